@@ -1,0 +1,236 @@
+"""Read the places in SGLang that more than one seam stands on; nothing here edits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import libcst as cst
+
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.nodes import Step
+from sgl_npu_patch.engine.view import Spot, View
+
+ASCEND = "ascend"
+HANDLERS = ("_handle_deterministic_inference", "handle_deterministic_inference")
+"""A method of ServerArgs up to 0.5.18, a module-level function from 0.5.19 on."""
+ENABLE = "enable_batch_invariant_mode"
+FORWARD_ASCEND = "_forward_ascend_backend"
+SAMPLE_FROM_LOGITS = "_sample_from_logits"
+SAMPLE_ASCEND = "top_k_top_p_min_p_sampling_from_logits_ascend"
+SAMPLE_ASCEND_PROBS = "top_k_top_p_min_p_sampling_from_probs_ascend"
+DRAW = "multinomial_with_seed"
+FUSED_ATTENTION = "npu_fused_infer_attention_score"
+
+UPSTREAM_OPS = "npu_batch_invariant_ops"
+"""The module of upstream's own adaptation, in the folder where ours go."""
+
+
+def handler(view: View) -> Spot:
+    """Find the function that adapts the server's arguments to deterministic inference."""
+    name = next((name for name in HANDLERS if view.has(name, "function")), HANDLERS[0])
+    return view.find_function(name)
+
+
+def enabled_branch(function: cst.FunctionDef) -> cst.If:
+    """Find the handler's ``if ...enable_deterministic_inference``."""
+    found = [
+        step.node
+        for step in nodes.steps(function)
+        if isinstance(step.node, cst.If)
+        and nodes.last_name(step.node.test) == "enable_deterministic_inference"
+        and len(step.above) == 1
+    ]
+    return nodes.only(
+        found,
+        lambda count: AnchorError(
+            sought=f"if ...enable_deterministic_inference in {function.name.value}",
+            expected="exactly one, directly in the function",
+            found=str(count),
+            action="see how the handler changed upstream and adapt codemods/_places.py",
+        ),
+    )
+
+
+def native_enable(view: View) -> Site | None:
+    """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands."""
+    spot = view.find_function(ENABLE)
+    for imported in nodes.find_all(spot.node, cst.ImportFrom):
+        if nodes.last_name(imported.module) == UPSTREAM_OPS:
+            require_upstream_ops(view, spot)
+            return spot.site
+    return None
+
+
+def require_upstream_ops(view: View, spot: Spot) -> None:
+    """Insist that the module which upstream's own branch imports is in the tree."""
+    if not any(path.stem == UPSTREAM_OPS for path in view.overlay.tree.paths()):
+        raise AnchorError(
+            sought=f"{UPSTREAM_OPS}.py",
+            expected=f"the module that {ENABLE} imports on an NPU",
+            found="no such file in the package",
+            where=(spot.site,),
+            action="restore the file from upstream; this tool never writes it",
+        )
+
+
+def ascend_path(view: View) -> Literal["none", "probabilities", "logits"]:
+    """Tell which Ascend path the sampler has: none (to 0.5.5.post2), from probabilities inside
+    ``forward`` (0.5.5.post3 .. 0.5.8.post1) or from logits (0.5.9 ..)."""
+    if view.has(FORWARD_ASCEND, "function") or view.has(SAMPLE_ASCEND, "function"):
+        return "logits"
+    return "probabilities" if view.has(SAMPLE_ASCEND_PROBS, "function") else "none"
+
+
+def backends_sampled(view: View) -> Site:
+    """Find the function that draws tokens by sampling backend and knows no "ascend".
+
+    This is the positive evidence that a tree has no Ascend path to patch.
+    """
+    for path in view.overlay.mentioning(DRAW):
+        source = view.source(path)
+        for block in source.blocks:
+            text = source.cut(block) if block.kind == "function" else ""
+            if all(f'"{name}"' in text for name in ("flashinfer", "pytorch")):
+                if f'"{ASCEND}"' not in text:
+                    return Site(path, block.line, block.qualname)
+    raise AnchorError(
+        sought="the sampler's choice between sampling backends",
+        expected='one function that compares with "flashinfer" and "pytorch", or an Ascend path',
+        found="neither",
+        action="see where sampling moved upstream and adapt codemods/_places.py",
+    )
+
+
+def takes_probabilities(spot: Spot) -> bool:
+    """Tell whether ``multinomial_with_seed`` takes the log itself, from its own body.
+
+    Raises:
+        AnchorError: the body neither takes the log of its first parameter nor adds it as it is.
+    """
+    parameters = nodes.parameters(spot.function)
+    first = parameters[0].name.value if parameters else ""
+    if any(_uses(call, first) for call in nodes.calls(spot.node, "log")):
+        return True
+    added = [
+        *(call for call in nodes.calls(spot.node, "add_") if _uses(call, first)),
+        *(
+            operation
+            for operation in nodes.find_all(spot.node, cst.BinaryOperation)
+            if isinstance(operation.operator, cst.Add) and _uses(operation, first)
+        ),
+    ]
+    if added:
+        return False
+    raise AnchorError(
+        sought=f"what {DRAW} takes",
+        expected=f"a body that takes the log of {first or 'its first parameter'} or adds it",
+        found="neither, so whether it takes probabilities or logarithms cannot be told",
+        where=(spot.site,),
+        action="pass what the function expects by hand, or restore upstream's body",
+    )
+
+
+def _uses(node: cst.CSTNode, name: str) -> bool:
+    return any(found.value == name for found in nodes.find_all(node, cst.Name))
+
+
+def attention(view: View) -> Spot:
+    """Find ``forward_extend`` of the Ascend attention backend."""
+    return view.find_function("forward_extend", holding="self.use_fia")
+
+
+def prefill_branch(function: cst.FunctionDef) -> cst.If:
+    """Find the ``if self.use_fia`` that runs prefill of models without MLA.
+
+    The same test occurs again for context parallelism, for attention sinks (from 0.5.11 on) and
+    for models with MLA; those are not it.
+    """
+    found = [
+        step.node
+        for step in nodes.steps(function)
+        if isinstance(step.node, cst.If)
+        and nodes.dotted(step.node.test) == "self.use_fia"
+        and not any(
+            _mentions(above, "is_cp_mode") or _mentions(above, "sinks")
+            for above, inside in step.above
+            if inside
+        )
+        and not _in_mla(step)
+    ]
+    return nodes.only(
+        found,
+        lambda count: AnchorError(
+            sought="if self.use_fia in forward_extend",
+            expected="exactly one for models without MLA, outside is_cp_mode and sinks",
+            found=str(count),
+            action="see how prefill attention changed upstream and adapt codemods/_places.py",
+        ),
+    )
+
+
+def _mentions(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.If) and _uses(node.test, name)
+
+
+def _in_mla(step: Step) -> bool:
+    for above, inside in step.above:
+        if isinstance(above, cst.If) and nodes.dotted(above.test) == "self.use_mla":
+            return inside
+        if isinstance(above, cst.If) and _mentions(above, "use_mla"):
+            return not inside
+    return False
+
+
+def ignores_prefix(view: View) -> Site | None:
+    """Tell whether prefill attends to the new keys only, so that a cached prefix is ignored.
+
+    Raises:
+        AnchorError: the branch neither loops over the new tokens nor reads the paged cache.
+    """
+    spot = attention(view)
+    branch = prefill_branch(spot.function).body
+    fused = nodes.calls(branch, FUSED_ATTENTION)
+    if any(nodes.keyword(call, "block_table") for call in fused):
+        return None
+    loops = [
+        loop
+        for loop in nodes.find_all(branch, cst.For)
+        if nodes.last_name(loop.iter).startswith("extend_seq_lens")
+    ]
+    if loops and fused:
+        return spot.site
+    raise AnchorError(
+        sought="prefill attention in the use_fia branch",
+        expected="a loop over the new tokens of each request, or one call with a block_table",
+        found="neither, so whether a cached prefix is used cannot be told",
+        where=(spot.site,),
+        action="check by hand that prefill reads the cached prefix, then adapt codemods/_places.py",
+    )
+
+
+_UTILS = ("srt/utils/common.py", "srt/utils/__init__.py", "srt/utils.py")
+
+
+def import_is_npu(view: View, spot: Spot) -> str:
+    """Give the line that imports ``is_npu`` inside a function, empty where its module has it.
+
+    Raises:
+        AnchorError: no utility module defines it.
+    """
+    if view.source(spot.path).binds("is_npu"):
+        return ""
+    for name in _UTILS:
+        source = view.overlay.source(view.package / name)
+        if source is not None and source.named("is_npu", "function"):
+            parts = list(source.path.relative_to(view.package).with_suffix("").parts)
+            if parts[-1] == "__init__":
+                parts.pop()
+            return f"from sglang.{'.'.join(parts)} import is_npu\n\n"
+    raise AnchorError(
+        sought="is_npu",
+        expected=f"a function in {_UTILS[0]}",
+        found="none",
+        where=(spot.site,),
+        action="see where it is defined now and adapt codemods/_places.py",
+    )

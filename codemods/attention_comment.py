@@ -1,0 +1,67 @@
+"""Remove the claim that fused attention takes several requests in any CANN version.
+
+**Why**: a string statement in the prefill branch claims what holds only for some versions of
+CANN; upstream took it out with the adaptation, and who reads the patched file should not be led
+astray. "FIA will support multi-bs in the later version" is another statement and stays.
+
+**Where**: a direct child of the fused prefill branch of `forward_extend`, 0.5.12 and .post1.
+
+**Upstream**: pull request 21197 (0.5.13) removed it; from 0.5.14 on it stands again, under
+`_can_use_tnd`, where it stays.
+
+**Ends when**: 0.5.12 is not patched any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
+from sgl_npu_patch.engine.view import View
+
+CLAIM = "FIA supports multi-bs in the current version of CANN"
+
+
+def premise(view: View) -> NotNeeded | None:
+    """Do nothing where the claim does not stand in the branch."""
+    spot = _places.attention(view)
+    if _claims(spot.function):
+        return None
+    return NotNeeded("the fused prefill branch makes no such claim", (spot.site,))
+
+
+def targets(view: View) -> Sequence[Target]:
+    """Find the function with the branch."""
+    return (Target(_places.attention(view), is_silent, remove_claim),)
+
+
+def is_silent(node: cst.CSTNode) -> bool:
+    """Tell whether the branch is free of the claim."""
+    assert isinstance(node, cst.FunctionDef)
+    return not _claims(node)
+
+
+def remove_claim(node: cst.CSTNode) -> cst.CSTNode:
+    """Remove the statement, and nothing else."""
+    assert isinstance(node, cst.FunctionDef)
+    for statement in _claims(node):
+        node = nodes.insert(node, statement, instead=[])
+    return node
+
+
+def _claims(function: cst.FunctionDef) -> list[cst.BaseStatement]:
+    branch = _places.prefill_branch(function)
+    return [
+        statement
+        for statement in branch.body.body
+        if isinstance(statement, cst.SimpleStatementLine)
+        and (expression := nodes.small(statement, cst.Expr)) is not None
+        and (nodes.string(expression.value) or "").strip() == CLAIM
+    ]
+
+
+SEAM = Seam(targets=targets, premise=premise)

@@ -1,0 +1,219 @@
+"""Make batch-invariant mode register and rebind the NPU's operators, and take them back.
+
+**Why**: `enable_batch_invariant_mode` registers Triton kernels for CUDA only; on an NPU linear
+layers, means, log-softmax, attention and the fused norm would stay dependent on the batch. Leaving
+the mode must restore the operators, which `set_batch_invariant_mode` does on no device.
+
+**Where**: `enable_`, `disable_` and `set_batch_invariant_mode` in
+`srt/batch_invariant_ops/batch_invariant_ops.py`; on an NPU each calls into npu_ops and returns.
+
+**Upstream**: pull request 21197 (0.5.13): the function imports `npu_batch_invariant_ops`.
+
+**Ends when**: upstream's own branch closes the gaps that are named for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.nodes import Step
+from sgl_npu_patch.engine.seam import Seam, Target
+from sgl_npu_patch.engine.view import Spot, View
+from sgl_npu_patch.templates import render
+
+DISABLE = "disable_batch_invariant_mode"
+SCOPED = "set_batch_invariant_mode"
+DISPATCH = "get_dispatch_device_backend"
+V2 = f"{_places.FUSED_ATTENTION}_v2"
+
+
+def targets(view: View) -> Sequence[Target]:
+    """Find the three functions that change the mode."""
+    enable = view.find_function(_places.ENABLE)
+    mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
+    edits: tuple[tuple[Spot, str, Callable[[cst.FunctionDef, str], cst.FunctionDef]], ...] = (
+        (enable, "enable", enter),
+        (view.find_function(DISABLE), "disable", lambda node, _: leave(node, _, mode)),
+        (
+            view.find_function(SCOPED),
+            "bmm_enabled",
+            lambda node, _: scope(node, _, mode, bmm),
+        ),
+    )
+    return tuple(
+        Target(
+            spot,
+            lambda node, name=name: calls_npu_ops(node, name),  # type: ignore[misc]
+            lambda node, edit=edit, spot=spot: edit(  # type: ignore[misc]
+                node, _places.import_is_npu(view, spot)
+            ),
+        )
+        for spot, name, edit in edits
+    )
+
+
+def calls_npu_ops(node: cst.CSTNode, name: str) -> bool:
+    """Tell whether a function calls one of npu_ops' functions."""
+    return any(nodes.dotted(call.func) == f"npu_ops.{name}" for call in nodes.calls(node, name))
+
+
+def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
+    """Hand over to npu_ops behind the check of the flag, before anything is registered."""
+    top = [step for step in nodes.steps(node) if len(step.above) == 1]
+    flag = next(step for step in top if _returns_early(step))
+    library = nodes.only(
+        [s for s in top if _assigned_call(s, "Library")],
+        lambda count: AnchorError(
+            sought=f"the torch.library.Library of {_places.ENABLE}",
+            expected="one assignment, directly in the function",
+            found=str(count),
+            action="see how the mode is entered now and adapt this codemod",
+        ),
+    )
+    key = [s for s in top if _assigned_call(s, DISPATCH)]
+    anchor = key[0] if key else flag
+    if not flag.index <= anchor.index < library.index:
+        raise AnchorError(
+            sought=f"the order of {_places.ENABLE}",
+            expected="the flag's check, then the dispatch key, then the library",
+            found="another order",
+            action="see how the mode is entered now and adapt this codemod",
+        )
+    arguments = [_target(key[0]) if key else '"NPU"']
+    if takes_bmm(node):
+        arguments.append("enable_bmm")
+    text = render(
+        "enable",
+        library=_target(library),
+        mode=mode_flag(node),
+        arguments=", ".join(arguments),
+    )
+    return nodes.insert(node, anchor.node, after=nodes.block(imports + text, blank=True))
+
+
+def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
+    """Take the rebindings back before the library is destroyed."""
+    return _at_start(node, imports + render("disable", mode=mode), blank=False)
+
+
+def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
+    """Enter and leave on an NPU by the two functions above, also when an exception passes."""
+    names = [p.name.value for p in nodes.parameters(node)]
+    if len(names) != 1 or len(list(nodes.find_all(node, cst.Yield))) != 1:
+        raise AnchorError(
+            sought=SCOPED,
+            expected="a context manager with one parameter and one yield",
+            found=f"parameters {names}",
+            action="see how the mode is scoped now and adapt this codemod",
+        )
+    text = render(
+        "scoped_mode",
+        mode=mode,
+        enabled=names[0],
+        enable=_places.ENABLE,
+        disable=DISABLE,
+        arguments="enable_bmm=was_bmm" if bmm else "",
+    )
+    return _at_start(node, imports + text, blank=False)
+
+
+def mode_flag(enable: cst.FunctionDef) -> str:
+    """Name the flag whose check makes a second call return at once."""
+    found = [step for step in nodes.steps(enable) if len(step.above) == 1 and _returns_early(step)]
+    step = nodes.only(
+        found,
+        lambda count: AnchorError(
+            sought=f"the flag of {_places.ENABLE}",
+            expected="one `if FLAG: return`, directly in the function",
+            found=str(count),
+            action="see how a second call is ignored now and adapt this codemod",
+        ),
+    )
+    assert isinstance(step.node, cst.If)
+    return nodes.dotted(step.node.test)
+
+
+def takes_bmm(enable: cst.FunctionDef) -> bool:
+    """Tell whether the function has the parameter that 0.5.4.post1 added."""
+    return any(p.name.value == "enable_bmm" for p in nodes.parameters(enable))
+
+
+def _returns_early(step: Step) -> bool:
+    return (
+        isinstance(step.node, cst.If)
+        and isinstance(step.node.test, cst.Name)
+        and step.node.orelse is None
+        and len(step.node.body.body) == 1
+        and nodes.small(step.node.body.body[0], cst.Return) is not None
+    )
+
+
+def _assigned_call(step: Step, name: str) -> bool:
+    pair = nodes.assigned(step.node)
+    return (
+        pair is not None
+        and isinstance(pair[1], cst.Call)
+        and nodes.last_name(pair[1].func) == name
+    )
+
+
+def _target(step: Step) -> str:
+    pair = nodes.assigned(step.node)
+    assert pair is not None
+    return pair[0]
+
+
+def _at_start(node: cst.FunctionDef, text: str, blank: bool) -> cst.FunctionDef:
+    globals_ = [s for s in node.body.body if nodes.small(s, cst.Global) is not None]
+    last = nodes.only(
+        globals_,
+        lambda count: AnchorError(
+            sought=f"the global statement of {node.name.value}",
+            expected="exactly one",
+            found=str(count),
+            action="see how the mode is kept now and adapt this codemod",
+        ),
+    )
+    return nodes.insert(node, last, after=nodes.block(text, blank=blank))
+
+
+def gaps(view: View) -> tuple[str, ...]:
+    """Name what upstream's branch leaves open; see seams.md for each."""
+    enable = view.find_function(_places.ENABLE)
+    rebound = {
+        nodes.dotted(target.target)
+        for statement in nodes.find_all(enable.node, cst.Assign)
+        for target in statement.targets
+    }
+    found = []
+    if f"torch_npu.{_places.FUSED_ATTENTION}" not in rebound:
+        found.append("alias_not_rebound")
+    if not any(name.endswith("_get_max_workspace") for name in rebound):
+        found.append("workspace_not_rebound")
+    if not any(name.endswith(V2) for name in rebound) and any(view.overlay.mentioning(V2)):
+        found.append("fused_attention_v2_not_replaced")
+    disable = view.find_function(DISABLE)
+    if not any("npu" in nodes.code(s) for s in nodes.find_all(disable.node, cst.Assign)):
+        found.append("rebinding_not_undone")
+    npu = [
+        nodes.string(call.args[0].value)
+        for call in nodes.calls(enable.node, "impl")
+        if nodes.last_name(call.args[1].value).startswith("npu_")
+    ]
+    if "aten::addmm" not in npu:
+        found.append("addmm_not_registered")
+    return tuple(found)
+
+
+SEAM = Seam(
+    targets=targets,
+    is_upstream=_places.native_enable,
+    gaps=gaps,
+    needs=("npu_ops",),
+    needs_if_defined=("device_dispatch",),
+)

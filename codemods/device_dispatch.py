@@ -1,0 +1,105 @@
+"""Give the dispatch key "NPU" to the function that names the accelerator.
+
+**Why**: `enable_batch_invariant_mode` asks it for the key to register under; on an NPU it raises.
+
+**Where**: `get_dispatch_device_backend` in `srt/utils/common.py` (0.5.11 ..). Before, "CUDA" is
+written into every registration, and seam batch_invariant deals with it.
+
+**Upstream**: pull request 21197 (0.5.13) has the same branch.
+
+**Ends when**: no release before 0.5.13 is patched any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
+from sgl_npu_patch.engine.view import View
+
+DISPATCH = "get_dispatch_device_backend"
+
+
+def premise(view: View) -> NotNeeded | None:
+    """Do nothing where the registrations name "CUDA" themselves."""
+    if view.has(DISPATCH, "function"):
+        return None
+    enable = view.find_function(_places.ENABLE)
+    keys = [
+        nodes.string(call.args[2].value)
+        for call in nodes.calls(enable.node, "impl")
+        if len(call.args) > 2
+    ]
+    if keys and set(keys) <= {"CUDA", "NPU"}:
+        return NotNeeded(
+            f'{_places.ENABLE} registers under a literal "CUDA"; there is no {DISPATCH}',
+            (enable.site,),
+        )
+    raise AnchorError(
+        sought=DISPATCH,
+        expected='the function, or registrations under a literal "CUDA"',
+        found="neither",
+        where=(enable.site,),
+        action="see where the dispatch key comes from now and adapt this codemod",
+    )
+
+
+def targets(view: View) -> Sequence[Target]:
+    """Find the function."""
+    return (Target(view.find_function(DISPATCH), knows_npu, add_npu),)
+
+
+def knows_npu(node: cst.CSTNode) -> bool:
+    """Tell whether some branch under ``is_npu()`` gives "NPU"."""
+    return any(
+        _is_call(branch.test, "is_npu")
+        and any(
+            nodes.string(text) == "NPU" for text in nodes.find_all(branch.body, cst.SimpleString)
+        )
+        for branch in nodes.find_all(node, cst.If)
+    )
+
+
+def add_npu(node: cst.CSTNode) -> cst.CSTNode:
+    """Put an ``elif is_npu()`` in front of the ``else`` that raises."""
+    found = [
+        branch
+        for branch in nodes.find_all(node, cst.If)
+        if isinstance(branch.orelse, cst.Else) and list(nodes.find_all(branch.orelse, cst.Raise))
+    ]
+    last = nodes.only(
+        found,
+        lambda count: AnchorError(
+            sought=f"the else of {DISPATCH} that raises",
+            expected="exactly one",
+            found=str(count),
+            action='add a branch that gives "NPU" by hand',
+        ),
+    )
+    given = nodes.assigned(last.body.body[0]) if last.body.body else None
+    if given is None or nodes.string(given[1]) not in ("CUDA", "XPU"):
+        raise AnchorError(
+            sought=f"the branches of {DISPATCH}",
+            expected='an assignment of "CUDA" or "XPU" in each',
+            found=nodes.code(last.body)[:60],
+            action='add a branch that gives "NPU" by hand',
+        )
+    body = nodes.block(f'{given[0]} = "NPU"\n')
+    branch = cst.If(
+        test=cst.parse_expression("is_npu()"),
+        body=cst.IndentedBlock(body),
+        orelse=last.orelse,
+    )
+    return nodes.swap(node, last, last.with_changes(orelse=branch))
+
+
+def _is_call(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Call) and nodes.last_name(node.func) == name
+
+
+SEAM = Seam(targets=targets, premise=premise, alike=True)

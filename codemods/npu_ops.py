@@ -1,0 +1,52 @@
+"""Vendor the module that holds the batch-invariant operators.
+
+**Why**: the wrappers around Ascend's extension package need more than an inserted line; kept in a
+file of their own they can be read, checked and replaced as one.
+
+**Where**: `srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py`, created with its folders.
+
+**Upstream**: pull request 21197 (0.5.13) has `npu_batch_invariant_ops.py` in the same folder,
+which is never written or changed here; a tree has it when its `enable_batch_invariant_mode`
+imports it.
+
+**Ends when**: upstream's module closes the gaps that are named for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import libcst as cst
+
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.engine import nodes, vendor
+from sgl_npu_patch.engine.seam import Seam
+from sgl_npu_patch.engine.view import View
+
+FUSED_WRAPPER = "npu_fused_infer_attention_score_batch_invariant"
+
+
+def gaps(view: View) -> tuple[str, ...]:
+    """Name what upstream's module leaves open.
+
+    A Python function in the place of the operator has lost its overloads (.. 0.5.20); a mean over
+    several axes is a float32 sum, whatever aten would return.
+    """
+    path: PurePosixPath = view.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
+    source = view.overlay.source(path)
+    if source is None:
+        return ()
+    found = []
+    if source.named(FUSED_WRAPPER, "function"):
+        found.append("out_overload_lost")
+    mean = view.find_function("npu_mean_batch_invariant")
+    if any(
+        nodes.last_name(nodes.keyword(call, "dtype")) == "float32"
+        for call in nodes.calls(mean.node, "sum")
+        if isinstance(call, cst.Call)
+    ):
+        found.append("mean_dtype")
+    return tuple(found)
+
+
+SEAM = Seam(is_upstream=_places.native_enable, gaps=gaps, vendors=("npu_ops",))

@@ -1,0 +1,172 @@
+"""Keep the radix cache on for ascend where prefill reads it, and off where it does not.
+
+**Why**: up to 0.5.11 the fused prefill branch attends to the new keys and values only, so that a
+cached prefix is ignored and the answer is wrong; 0.5.12 replaced it by one call over the paged
+cache, and the cache may stay on.
+
+**Where**: the list `RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND` (0.5.4.post2 ..), a
+comparison inside the handler (.. 0.5.4.post1), or no gate at all (0.5.3.post2 and .post3), where
+one is added. What decides is `forward_extend` of the Ascend attention backend.
+
+**Upstream**: pull request 21197 (0.5.13): the list contains "ascend".
+
+**Ends when**: no release before 0.5.13 is patched any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods.backend_lists import add_ascend, has_ascend
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.nodes import Step
+from sgl_npu_patch.engine.seam import Seam, Target, Withheld
+from sgl_npu_patch.engine.view import View
+from sgl_npu_patch.templates import render
+
+SUPPORTED = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
+DISABLED = "disable_radix_cache"
+
+
+def premise(view: View) -> Withheld | None:
+    """Leave a gate closed for ascend where prefill would ignore what the cache holds."""
+    unsafe = _places.ignores_prefix(view)
+    if unsafe is None:
+        return None
+    if view.has(SUPPORTED, "assignment"):
+        gate = view.find_assignment(SUPPORTED)
+        if has_ascend(gate.node):
+            raise AnchorError(
+                sought=SUPPORTED,
+                expected='a list without "ascend", since prefill ignores a cached prefix',
+                found='"ascend" in the list: answers would be wrong',
+                where=(gate.site, unsafe),
+                action="take the entry out, or bring prefill over the paged cache (0.5.12)",
+            )
+        return _withheld(unsafe, gate.site)
+    spot = _places.handler(view)
+    if inline_gate(spot.function) is None:
+        return None
+    return _withheld(unsafe, spot.site)
+
+
+def targets(view: View) -> Sequence[Target]:
+    """Find the list, or the handler that lacks a gate."""
+    if view.has(SUPPORTED, "assignment"):
+        return (Target(view.find_assignment(SUPPORTED), has_ascend, add_ascend),)
+    spot = _places.handler(view)
+    if _places.ignores_prefix(view) is None:
+        raise AnchorError(
+            sought=SUPPORTED,
+            expected="the list that decides for which backends the radix cache stays on",
+            found="no such list, although prefill reads the paged cache",
+            where=(spot.site,),
+            action="decide by hand whether the radix cache may stay on for ascend",
+        )
+    return (Target(spot, closes_for_ascend, add_gate),)
+
+
+def inline_gate(function: cst.FunctionDef) -> Step | None:
+    """Find the comparison in the handler that turns the radix cache off for ascend."""
+    for step in nodes.steps(_places.enabled_branch(function)):
+        sides = nodes.compared(step.node.test) if isinstance(step.node, cst.If) else None
+        if sides is None or nodes.last_name(sides[0]) != "attention_backend":
+            continue
+        _, operator, right = sides
+        kept = nodes.strings(right) or [nodes.string(right) or ""]
+        off = operator in ("!=", "not in") and _places.ASCEND not in kept and _disables(step)
+        if off:
+            return step
+    return None
+
+
+def closes_for_ascend(node: cst.CSTNode) -> bool:
+    """Tell whether the handler has a gate of its own for ascend."""
+    assert isinstance(node, cst.FunctionDef)
+    return any(
+        _disables(step)
+        and (sides := nodes.compared(getattr(step.node, "test", None))) is not None
+        and sides[1] == "=="
+        and nodes.string(sides[2]) == _places.ASCEND
+        for step in nodes.steps(_places.enabled_branch(node))
+    )
+
+
+def add_gate(node: cst.CSTNode) -> cst.CSTNode:
+    """Turn the radix cache off for ascend, behind the check of the attention backend."""
+    assert isinstance(node, cst.FunctionDef)
+    branch = _places.enabled_branch(node)
+    if any(nodes.last_name(n) == DISABLED for n in nodes.find_all(branch, cst.Attribute)):
+        raise AnchorError(
+            sought=f"what sets {DISABLED} in {node.name.value}",
+            expected="no gate, or a comparison of attention_backend with literals",
+            found=f"another use of {DISABLED}",
+            action="check by hand that the radix cache is off for ascend, and say so in the code",
+        )
+    found = [
+        step.node
+        for step in nodes.steps(branch)
+        if len(step.above) == 1 and _checks_backend(step)
+    ]
+    check = nodes.only(
+        found,
+        lambda count: AnchorError(
+            sought="the check of the attention backend",
+            expected="one if that raises ValueError for an unknown backend",
+            found=str(count),
+            action="add the gate by hand: disable_radix_cache for ascend",
+        ),
+    )
+    return nodes.insert(node, check, after=nodes.block(render("radix_gate")))
+
+
+def _checks_backend(step: Step) -> bool:
+    return isinstance(step.node, cst.If) and any(
+        nodes.last_name(name) == "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
+        for name in nodes.find_all(step.node, cst.Name)
+    )
+
+
+def _disables(step: Step) -> bool:
+    return isinstance(step.node, cst.If) and any(
+        (pair := nodes.assigned(inner.node)) is not None
+        and pair[0].endswith(f".{DISABLED}")
+        and nodes.dotted(pair[1]) == "True"
+        for inner in nodes.steps(step.node)
+    )
+
+
+def _withheld(unsafe: Site, gate: Site) -> Withheld:
+    return Withheld(
+        "prefill with ASCEND_USE_FIA attends to the new tokens only and ignores a cached prefix, "
+        "so the radix cache stays off on ascend; a prompt longer than --chunked-prefill-size is "
+        "still answered from its last chunk alone: set the size above the longest prompt",
+        (unsafe, gate),
+    )
+
+
+def gaps(view: View) -> tuple[str, ...]:
+    """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
+    function = _places.handler(view).function
+    local = {
+        pair[0]: pair[1]
+        for step in nodes.steps(function)
+        if (pair := nodes.assigned(step.node)) is not None and pair[0]
+    }
+    for step in nodes.steps(function):
+        if not isinstance(step.node, cst.If) or not list(nodes.find_all(step.node, cst.Raise)):
+            continue
+        sides = nodes.compared(step.node.test)
+        if sides is None or sides[1] != "not in":
+            continue
+        allowed = nodes.strings(local.get(nodes.dotted(sides[2]), sides[2]))
+        if allowed is not None and _places.ASCEND not in allowed:
+            return ("deepseek_refused",)
+    return ()
+
+
+SEAM = Seam(targets=targets, premise=premise, gaps=gaps, alike=True)

@@ -1,0 +1,373 @@
+"""Parse the command line, run one command and give its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from sgl_npu_patch import __version__
+from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.plan import Plan
+    from sgl_npu_patch.engine.seam import Seam
+    from sgl_npu_patch.engine.tree import DirectoryTree
+
+OK, NOT_AS_WANTED, USAGE, CONFLICT, REFUSED, BUG = 0, 1, 2, 3, 4, 70
+
+
+class Format(str, Enum):
+    """Choose how a command reports."""
+
+    text = "text"
+    json = "json"
+
+
+Tree = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="Root of an SGLang checkout, its python/ folder, the sglang package, or site-packages.",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="SEAM", help="Take only this seam; may be repeated."),
+]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option("--skip", metavar="SEAM", help="Leave this seam out; may be repeated."),
+]
+Output = Annotated[Format, typer.Option("--format", help="How to report.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 if anything is withheld or has gaps.")
+]
+
+app = typer.Typer(
+    name="sgl-npu-patch",
+    help="Patch a checkout of SGLang so that --enable-deterministic-inference works on Ascend NPUs.",
+    epilog=(
+        "Exit codes: 0 as wanted, 1 it is not, 2 usage, 3 conflict, 4 refused, "
+        "70 a bug of ours, 130 and 143 interrupted."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"sgl-npu-patch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
+@app.command()
+def apply(
+    path: Tree,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 if something would change.")
+    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print the unified diff too.")] = False,
+    only: Only = None,
+    skip: Skip = None,
+    strict: Strict = False,
+    allow_dirty: Annotated[
+        bool,
+        typer.Option(
+            "--allow-dirty", help="Write although git shows uncommitted changes in these files."
+        ),
+    ] = False,
+    output: Output = Format.text,
+) -> None:
+    """Patch a tree in place: all of the series, or nothing."""
+    tree, plan = _plan(path, only, skip)
+    if plan.changes.changes and not check:
+        _write(tree, plan, allow_dirty)
+    verb = "would change" if check else "changed"
+    _report(tree, plan, output, verb, with_diff=diff)
+    _leave(plan, strict=strict, pending=check)
+
+
+@app.command()
+def status(
+    path: Tree, only: Only = None, skip: Skip = None, strict: Strict = False, output: Output = Format.text
+) -> None:
+    """Show what each seam finds in a tree; write nothing."""
+    tree, plan = _plan(path, only, skip)
+    _report(tree, plan, output, "would change", with_diff=False)
+    _leave(plan, strict=strict, pending=False)
+
+
+@app.command()
+def diff(path: Tree, only: Only = None, skip: Skip = None) -> None:
+    """Print the change as a unified diff for `git apply` or `patch -p1`; write nothing."""
+    tree, plan = _plan(path, only, skip)
+    if plan.conflicts:
+        _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
+    _print_diff(tree, plan)
+    _leave(plan, strict=False, pending=False)
+
+
+@app.command("list")
+def list_seams(output: Output = Format.text) -> None:
+    """List the seams of the series in order."""
+    rows = [(name, _first_line(name)) for name in _series()]
+    if output is Format.json:
+        from sgl_npu_patch.reports.document import render_json
+
+        print(render_json([{"seam": name, "summary": summary} for name, summary in rows]))
+        return
+    width = max(len(name) for name, _ in rows)
+    for name, summary in rows:
+        print(f"{name:<{width}}  {summary}")
+
+
+@app.command()
+def explain(
+    seam: Annotated[str, typer.Argument(metavar="SEAM", show_default=False, help="A seam's name.")],
+) -> None:
+    """Explain one seam in full: why, where, upstream, and when it ends."""
+    series = _series()
+    if seam not in series:
+        raise UsageError(f"no such seam: {seam}; seams are {', '.join(series)}")
+    print(f"{seam}\n{'=' * len(seam)}\n\n{_documentation(seam)}")
+    declared = series[seam]
+    needs = [*declared.needs, *(f"{need} (where it applies)" for need in declared.needs_if_defined)]
+    if needs:
+        print(f"\nNeeds: {', '.join(needs)}.")
+
+
+@app.command()
+def fetch(
+    release: Annotated[
+        str,
+        typer.Argument(
+            metavar="RELEASE",
+            show_default=False,
+            help="A version of sglang, or NAME==VERSION for a fork.",
+        ),
+    ],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", show_default=False, help="A new or empty folder.")
+    ],
+) -> None:
+    """Lay out a published release as a source tree, with pip."""
+    from sgl_npu_patch.fetch import fetch as fetch_release
+
+    result = fetch_release(release, directory)
+    print(result)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with one of the codes of the contract."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        code = _exit_code(error)
+    except KeyboardInterrupt:
+        code = _exit_code(Interrupted(signal.SIGINT))
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone, for instance `head`; that is no error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code if isinstance(code, int) else OK)
+
+
+def _exit_code(error: Exception) -> int:
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, Refused):
+        return _say(str(error), REFUSED)
+    if isinstance(error, UsageError):
+        return _say(str(error), USAGE)
+    if isinstance(error, Interrupted):
+        return _say(str(error), 128 + error.signum)
+    if isinstance(error, typer.Abort):
+        return _say("interrupted; nothing was changed", 128 + signal.SIGINT)
+    if hasattr(error, "exit_code") and hasattr(error, "show"):
+        error.show()
+        return USAGE
+    import traceback
+
+    traceback.print_exc()
+    return _say(
+        "this is a bug in sgl-npu-patch; nothing was changed; please report it with the lines above",
+        BUG,
+    )
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    raise Interrupted(number)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"sgl-npu-patch: {message}", file=sys.stderr)
+    return code
+
+
+def _series() -> Mapping[str, Seam]:
+    from sgl_npu_patch.codemods import DETERMINISTIC
+
+    return DETERMINISTIC
+
+
+def _documentation(seam: str) -> str:
+    import inspect
+
+    from sgl_npu_patch import codemods
+
+    return inspect.getdoc(getattr(codemods, seam)) or ""
+
+
+def _first_line(seam: str) -> str:
+    return _documentation(seam).splitlines()[0]
+
+
+def _plan(path: Path, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
+    from sgl_npu_patch.engine.plan import check_selection, make_plan
+    from sgl_npu_patch.engine.tree import open_directory
+
+    series = _series()
+    for name in skip or ():
+        if name not in series:
+            raise UsageError(f"no such seam: {name}; seams are {', '.join(series)}")
+    wanted = [name for name in (only or series) if name not in (skip or ())]
+    selected = check_selection(series, wanted)
+    tree = open_directory(path)
+    plan = make_plan(tree, series, selected)
+    prove(plan, selected)
+    return tree, plan
+
+
+def prove(plan: Plan, selected: tuple[str, ...]) -> None:
+    """Judge a plan's result once more: each seam must be seen as done, and nothing left to do.
+
+    Raises:
+        AssertionError: the result is not what the plan claims.
+    """
+    from sgl_npu_patch.engine.plan import make_plan, unsettled
+
+    if plan.changes.changes:
+        left = unsettled(make_plan(plan.overlay, _series(), selected))
+        if left:
+            raise AssertionError(f"not seen as done after the edit: {left}")
+
+
+def _write(tree: DirectoryTree, plan: Plan, allow_dirty: bool) -> None:
+    from sgl_npu_patch.engine import git
+    from sgl_npu_patch.engine.commit import commit
+    from sgl_npu_patch.engine.overlay import Overlay
+    from sgl_npu_patch.engine.plan import Plan as _Plan
+
+    root = git.work_tree(tree.root)
+    if root is not None and not allow_dirty:
+        targets = [tree.root / change.path for change in plan.changes.changes]
+        dirty = git.uncommitted(root, targets)
+        if dirty:
+            raise Refused(
+                "uncommitted changes in files that would be written: "
+                f"{', '.join(dirty[:5])}{' ...' if len(dirty) > 5 else ''}; nothing was changed; "
+                "commit or stash them, or pass --allow-dirty"
+            )
+
+    def read_back() -> None:
+        overlay = Overlay(tree, plan.overlay.parsed)
+        for change in plan.changes.changes:
+            written = (tree.root / change.path).read_bytes()
+            if written != change.after:
+                raise Refused(f"{change.path}: reads back differently; nothing was changed")
+            overlay.write(change.path, written)
+        prove(
+            _Plan(plan.outcomes, plan.changes, overlay),
+            tuple(outcome.seam for outcome in plan.outcomes),
+        )
+
+    commit(tree.root, plan.changes, read_back)
+
+
+def _report(
+    tree: DirectoryTree,
+    plan: Plan,
+    output: Format,
+    verb: str,
+    *,
+    with_diff: bool,
+    stream: object = None,
+) -> None:
+    out = sys.stdout if stream is None else sys.stderr
+    if output is Format.json:
+        from sgl_npu_patch.reports.diff import render_diff
+        from sgl_npu_patch.reports.document import document, render_json
+
+        content = document(tree, plan)
+        if with_diff:
+            content["diff"] = render_diff(plan.changes, _prefix(tree)).decode("utf-8", "replace")
+        print(render_json(content), file=out)
+        return
+    from sgl_npu_patch.engine.tree import package_version
+    from sgl_npu_patch.reports.text import print_plan
+
+    version = package_version(tree) or "of unknown version"
+    count = len(plan.changes.changes)
+    if plan.conflicts:
+        said = "conflicts, nothing is written"
+    elif count:
+        said = f"{verb} {len(plan.changes.changed)} files, added {len(plan.changes.added)}"
+    else:
+        said = "nothing to change"
+    print_plan(plan, f"SGLang {version} in {tree.label}: {said}", out)
+    if with_diff:
+        print(flush=True)
+        _print_diff(tree, plan)
+
+
+def _print_diff(tree: DirectoryTree, plan: Plan) -> None:
+    from sgl_npu_patch.reports.diff import render_diff
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(render_diff(plan.changes, _prefix(tree)))
+    sys.stdout.buffer.flush()
+
+
+def _prefix(tree: DirectoryTree) -> PurePosixPath:
+    from sgl_npu_patch.engine import git
+
+    root = git.work_tree(tree.root)
+    if root is None:
+        return PurePosixPath()
+    return PurePosixPath(tree.root.resolve().relative_to(root).as_posix())
+
+
+def _leave(plan: Plan, *, strict: bool, pending: bool) -> None:
+    if plan.conflicts:
+        raise typer.Exit(CONFLICT)
+    if (pending and plan.changes.changes) or (strict and plan.incomplete):
+        raise typer.Exit(NOT_AS_WANTED)

@@ -1,0 +1,1 @@
+"""Find, judge and edit the seams of a tree, and write the result."""

@@ -1,0 +1,70 @@
+"""Say why a run cannot go on, as types that the command line maps to exit codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Site:
+    """Point at one place of a tree.
+
+    ``path`` is relative to the root that the user named, ``line`` counts from 1 in the tree as
+    it was read and is 0 where the whole file is meant.
+    """
+
+    path: PurePosixPath
+    line: int
+    symbol: str
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}" if self.line else str(self.path)
+        return f"{place} {self.symbol}".rstrip()
+
+
+class Refused(Exception):
+    """Refuse a tree or a target that cannot be read, written or understood (exit code 4)."""
+
+
+class UsageError(Exception):
+    """Reject a combination of options (exit code 2)."""
+
+
+class Interrupted(Exception):
+    """Unwind after a signal, once nothing half written is left (exit code 128 + signal)."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"interrupted by signal {signum}; nothing was changed")
+        self.signum = signum
+
+
+class AnchorError(Exception):
+    """Report that a seam's premise is gone or ambiguous; the engine makes a conflict of it.
+
+    Args:
+        sought: the symbol or statement that was looked for.
+        expected: what its shape should have been, how often.
+        found: what is there instead.
+        where: the places that were looked at or that are in the way.
+        nearest: the closest candidate and why it was not taken; empty if there is none.
+        action: the next step for the reader.
+    """
+
+    def __init__(
+        self,
+        *,
+        sought: str,
+        expected: str,
+        found: str,
+        where: tuple[Site, ...] = (),
+        nearest: str = "",
+        action: str = "",
+    ) -> None:
+        super().__init__(f"{sought}: expected {expected}, found {found}")
+        self.sought = sought
+        self.expected = expected
+        self.found = found
+        self.where = where
+        self.nearest = nearest
+        self.action = action

@@ -1,0 +1,270 @@
+"""Judge every seam on a tree, without writing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Literal
+
+import libcst as cst
+
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.errors import AnchorError, Refused, Site, UsageError
+from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
+from sgl_npu_patch.engine.seam import NotNeeded, Seam
+from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.view import View
+
+Status = Literal["applied", "already", "upstream", "not-needed", "withheld", "conflict"]
+SETTLED: frozenset[Status] = frozenset({"already", "upstream", "not-needed", "withheld"})
+"""What a seam may be judged as once its change is in the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Show a conflict: what was sought and expected, what was found and where, what to do."""
+
+    sought: str
+    expected: str
+    found: str
+    where: tuple[Site, ...]
+    nearest: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Give one seam's status on one tree."""
+
+    seam: str
+    status: Status
+    sites: tuple[Site, ...] = ()
+    reason: str = ""
+    gaps: tuple[str, ...] = ()
+    outdated: bool = False
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Hold the outcomes of a series on a tree and the change set that follows from them.
+
+    The change set is empty if any seam is in conflict.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    changes: ChangeSet
+    overlay: Overlay
+
+    @property
+    def conflicts(self) -> tuple[Outcome, ...]:
+        """List the outcomes that stand in the way."""
+        return tuple(outcome for outcome in self.outcomes if outcome.status == "conflict")
+
+    @property
+    def incomplete(self) -> bool:
+        """Tell whether anything was withheld or upstream's form has gaps."""
+        return any(o.status == "withheld" or o.gaps for o in self.outcomes)
+
+
+def require_deterministic(tree: SourceTree, overlay: Overlay) -> None:
+    """Refuse a tree that knows nothing of deterministic inference.
+
+    Raises:
+        Refused: no file of the package mentions ``enable_deterministic_inference``.
+    """
+    if next(iter(overlay.mentioning("enable_deterministic_inference")), None) is None:
+        raise Refused(
+            f"{tree.label}: this SGLang has no deterministic inference: nothing in "
+            f"{tree.package} mentions enable_deterministic_inference, which came with 0.5.3rc2; "
+            "there is nothing to patch, take a newer SGLang"
+        )
+
+
+def check_selection(series: Mapping[str, Seam], selected: Iterable[str]) -> tuple[str, ...]:
+    """Put the chosen seams in series order.
+
+    Raises:
+        UsageError: a name is unknown, or a chosen seam needs one that is not.
+    """
+    chosen = set(selected)
+    unknown = sorted(chosen - set(series))
+    if unknown:
+        raise UsageError(f"no such seam: {', '.join(unknown)}; seams are {', '.join(series)}")
+    for name in series:
+        missing = [need for need in series[name].needs if need not in chosen]
+        if name in chosen and missing:
+            raise UsageError(
+                f"seam {name} needs {', '.join(missing)}: choose both, or neither of them"
+            )
+    return tuple(name for name in series if name in chosen)
+
+
+def make_plan(
+    tree: SourceTree | Overlay, series: Mapping[str, Seam], selected: Iterable[str] | None = None
+) -> Plan:
+    """Judge the chosen seams in order, each on an overlay of its own.
+
+    Every seam is tried even after a conflict, so that one run reports everything.
+
+    Raises:
+        Refused: a file cannot be read or parsed, or the tree is too old.
+        UsageError: the choice of seams breaks a requirement on this tree.
+    """
+    overlay = tree.fork() if isinstance(tree, Overlay) else Overlay(tree)
+    require_deterministic(overlay.tree, overlay)
+    chosen = check_selection(series, series if selected is None else selected)
+    outcomes: dict[str, Outcome] = {}
+    for name in chosen:
+        attempt = overlay.fork()
+        outcomes[name] = _judge(name, series[name], View(attempt, []))
+        if outcomes[name].status == "applied":
+            overlay.merge(attempt)
+    _require(series, outcomes, overlay)
+    found = tuple(outcomes.values())
+    blocked = any(outcome.status == "conflict" for outcome in found)
+    changes = ChangeSet(()) if blocked else overlay.changes()
+    return Plan(found, changes, overlay)
+
+
+def _judge(name: str, seam: Seam, view: View) -> Outcome:
+    try:
+        return _settle(name, seam, view)
+    except AnchorError as error:
+        return Outcome(
+            name,
+            "conflict",
+            sites=error.where,
+            reason=f"expected {error.expected}, found {error.found}",
+            evidence=Evidence(
+                error.sought, error.expected, error.found, error.where, error.nearest, error.action
+            ),
+        )
+
+
+def _settle(name: str, seam: Seam, view: View) -> Outcome:
+    verdict = seam.premise(view)
+    if verdict is not None:
+        status: Status = "not-needed" if isinstance(verdict, NotNeeded) else "withheld"
+        return Outcome(name, status, verdict.sites, verdict.reason)
+    native = seam.is_upstream(view)
+    if native is not None:
+        return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
+    present: list[Site] = []
+    for target in seam.targets(view):
+        with _at(target.spot.site):
+            if target.is_applied(target.spot.node):
+                present.append(target.spot.site)
+                continue
+            edited = view.replace(target.spot, target.edit(target.spot.node))
+            if not target.is_applied(edited.node):
+                raise AssertionError(f"{name}: the edit of {target.spot.site} is not recognised")
+    seam.imports(view)
+    outdated = False
+    for module in seam.vendors:
+        outdated |= _place(module, view, present)
+    if view.sites:
+        return Outcome(name, "applied", tuple(view.sites), outdated=outdated)
+    ours = not seam.alike or has_our_header(view)
+    if ours:
+        return Outcome(name, "already", tuple(present))
+    return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
+
+
+class _at:
+    """Give an anchor error raised inside the place where it happened."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, AnchorError) and not error.where:
+            error.where = (self.site,)
+
+
+def has_our_header(view: View) -> bool:
+    """Tell whether this tool has already vendored a module into the tree."""
+    folder = view.package / vendor.FOLDER
+    return any(
+        vendor.recognise(module, view.overlay.tree.read(folder / f"{module}.py")).version
+        for module in ("npu_ops", "launch_guards")
+    )
+
+
+def _place(module: str, view: View, present: list[Site]) -> bool:
+    """Add or refresh a vendored module; tell whether an older one was replaced."""
+    path = view.package / vendor.FOLDER / f"{module}.py"
+    found = vendor.recognise(module, view.overlay.read(path))
+    site = Site(path, 0, module)
+    if found.state in ("missing", "older"):
+        view.overlay.write(path, vendor.render(module))
+        view.sites.append(site)
+        return found.state == "older"
+    if found.state == "current":
+        present.append(site)
+        return False
+    said = {
+        "newer": (f"one that version {found.version} wrote", "use that version of sgl-npu-patch"),
+        "edited": (
+            f"one that version {found.version} wrote and somebody edited since",
+            "move the edit elsewhere, delete the file and apply again",
+        ),
+        "foreign": ("a file of the same name that this tool did not write", "move it away"),
+    }
+    what, action = said[found.state]
+    raise AnchorError(
+        sought=f"{module}.py",
+        expected="no file, or an unmodified one that this tool wrote",
+        found=what,
+        where=(site,),
+        action=action,
+    )
+
+
+def _require(
+    series: Mapping[str, Seam], outcomes: dict[str, Outcome], overlay: Overlay
+) -> None:
+    for name, outcome in outcomes.items():
+        seam = series[name]
+        for need in seam.needs_if_defined:
+            if need not in outcomes and outcome.status == "applied":
+                other = _judge(need, series[need], View(overlay.fork(), []))
+                if other.status in ("applied", "conflict"):
+                    raise UsageError(f"seam {name} needs {need} on this tree: choose both")
+        for need in (*seam.needs, *seam.needs_if_defined):
+            other_status = outcomes[need].status if need in outcomes else None
+            if outcome.status == "applied" and other_status == "conflict":
+                outcomes[name] = replace(
+                    outcome,
+                    status="conflict",
+                    reason=f"needs {need}, which is in conflict",
+                    evidence=Evidence(
+                        sought=f"seam {need}",
+                        expected="applied, already there or upstream",
+                        found="a conflict",
+                        where=outcomes[need].sites,
+                        nearest="",
+                        action=f"resolve {need} first",
+                    ),
+                )
+
+
+def unsettled(plan: Plan) -> tuple[Outcome, ...]:
+    """List the seams that a second look does not see as done."""
+    return tuple(outcome for outcome in plan.outcomes if outcome.status not in SETTLED)
+
+
+def parse_function(source: str) -> cst.FunctionDef:
+    """Parse one function, for tests and templates."""
+    node = cst.parse_module(source).body[0]
+    assert isinstance(node, cst.FunctionDef)
+    return node
+
+
+def relative(path: PurePosixPath) -> str:
+    """Print a path of a tree as reports do."""
+    return path.as_posix()

@@ -1,0 +1,67 @@
+"""Declare a seam: the one statement that every codemod file makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.view import Spot, View
+
+
+@dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """Say that the code path which a seam patches does not exist, and what is in its place."""
+
+    reason: str
+    sites: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Say that the change is left out because it would be unsafe on this tree."""
+
+    reason: str
+    sites: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Pair one definition with the pure functions that judge and edit it.
+
+    ``edit`` is called only where ``is_applied`` is false, and must make it true; it raises
+    `AnchorError` where it cannot find its one anchor.
+    """
+
+    spot: Spot
+    is_applied: Callable[[cst.CSTNode], bool]
+    edit: Callable[[cst.CSTNode], cst.CSTNode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seam:
+    """Declare what a seam edits, when it must not, and what it stands on.
+
+    Attributes:
+        targets: the definitions to edit, found through the view.
+        premise: why nothing is to be done on this tree, if so.
+        is_upstream: whether the tree carries upstream's own form of the whole seam.
+        gaps: what upstream's form leaves open, by the names that seams.md gives them.
+        needs: seams without which this one is unsafe.
+        needs_if_defined: seams needed only on trees where they have something to do.
+        vendors: modules of ``npu_ops`` that the seam adds to the tree.
+        imports: names that edited modules must bind, added where they are missing.
+        alike: our form equals upstream's, so that only our vendored header tells them apart.
+    """
+
+    targets: Callable[[View], Sequence[Target]] = lambda view: ()
+    premise: Callable[[View], NotNeeded | Withheld | None] = lambda view: None
+    is_upstream: Callable[[View], Site | None] = lambda view: None
+    gaps: Callable[[View], tuple[str, ...]] = lambda view: ()
+    needs: tuple[str, ...] = ()
+    needs_if_defined: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
+    imports: Callable[[View], None] = lambda view: None
+    alike: bool = False

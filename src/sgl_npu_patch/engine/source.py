@@ -1,0 +1,181 @@
+"""Read one Python file as text and say where its definitions stand.
+
+Offsets count characters of the decoded text, which keeps every newline, byte order mark and tab,
+so that splicing and encoding again gives back every byte that was not replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from tokenize import detect_encoding
+from typing import Literal
+
+from sgl_npu_patch.engine.errors import Refused
+
+Kind = Literal["function", "class", "assignment", "import"]
+
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_BOM = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bound one definition: whole lines, decorators included.
+
+    ``line`` is that of the ``def``, ``class`` or first target in the tree as it was read.
+    ``guards`` names the compound statements between it and the definition that holds it.
+    """
+
+    kind: Kind
+    name: str
+    qualname: str
+    start: int
+    end: int
+    line: int
+    guards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Hold one decoded file and its outline; editing gives a new one."""
+
+    path: PurePosixPath
+    text: str
+    encoding: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def newline(self) -> str:
+        """Give the file's first line ending, LF if it has none."""
+        match = _NEWLINE.search(self.text)
+        return match.group() if match else "\n"
+
+    def encode(self) -> bytes:
+        """Give the file's bytes.
+
+        Raises:
+            Refused: an inserted character has no place in the file's encoding.
+        """
+        try:
+            return self.text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            raise Refused(f"{self.path}: cannot be written as {self.encoding}: {error}") from error
+
+    def named(self, name: str, kind: Kind) -> tuple[Block, ...]:
+        """List the definitions of a plain name, in file order."""
+        return tuple(b for b in self.blocks if b.kind == kind and b.name == name)
+
+    def binds(self, name: str) -> bool:
+        """Tell whether the module itself binds a name, by import, assignment or definition."""
+        return any(b.name == name and "." not in b.qualname for b in self.blocks)
+
+    def cut(self, block: Block) -> str:
+        """Give a block's text."""
+        return self.text[block.start : block.end]
+
+    def splice(self, start: int, end: int, text: str) -> Source:
+        """Replace a range of whole lines and move the blocks behind it.
+
+        Blocks inside the range keep their start and lose what can no longer be told: nested
+        definitions are dropped from the outline.
+        """
+        shift = len(text) - (end - start)
+        blocks = []
+        for block in self.blocks:
+            if block.start >= end and not (block.start == end == start and block.end == start):
+                blocks.append(replace(block, start=block.start + shift, end=block.end + shift))
+            elif block.start <= start and block.end >= end:
+                blocks.append(replace(block, end=block.end + shift))
+            elif block.end <= start:
+                blocks.append(block)
+        joined = self.text[:start] + text + self.text[end:]
+        return replace(self, text=joined, blocks=tuple(blocks))
+
+
+def read_source(path: PurePosixPath, data: bytes) -> Source:
+    """Decode and outline a file.
+
+    Raises:
+        Refused: the bytes are not text in the declared encoding, or not Python.
+    """
+    try:
+        encoding, _ = detect_encoding(io.BytesIO(data).readline)
+        if encoding == "utf-8-sig":
+            encoding = "utf-8"
+        text = data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise Refused(f"{path}: cannot be decoded: {error}") from error
+    return Source(path, text, encoding, tuple(_outline(path, text)))
+
+
+def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:
+    body = text.removeprefix(_BOM)
+    try:
+        module = ast.parse(body, filename=str(path))
+    except SyntaxError as error:
+        from sgl_npu_patch.engine.newer_syntax import outline_with_libcst
+
+        yield from outline_with_libcst(path, text, error)
+        return
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Refused(f"{path}: does not parse: {error}") from error
+    ends = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
+    yield from _walk(module.body, ends, "", ())
+
+
+def _walk(
+    body: list[ast.stmt], ends: list[int], scope: str, guards: tuple[str, ...]
+) -> Iterator[Block]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            kind: Kind = "class" if isinstance(node, ast.ClassDef) else "function"
+            yield _block(kind, node.name, scope, ends, first, node, guards)
+            yield from _walk(node.body, ends, f"{scope}{node.name}.", ())
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and not scope:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for name in ast.walk(target):
+                    if isinstance(name, ast.Name):
+                        yield _block(
+                            "assignment", name.id, scope, ends, node.lineno, node, guards
+                        )
+        elif isinstance(node, ast.Import | ast.ImportFrom) and not scope:
+            for alias in node.names:
+                bound = alias.asname or alias.name.split(".")[0]
+                yield _block("import", bound, scope, ends, node.lineno, node, guards)
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                inner = getattr(node, field, None)
+                if isinstance(inner, list):
+                    yield from _inner(inner, ends, scope, (*guards, type(node).__name__.lower()))
+
+
+def _inner(
+    inner: list[ast.AST], ends: list[int], scope: str, guards: tuple[str, ...]
+) -> Iterator[Block]:
+    statements = [node for node in inner if isinstance(node, ast.stmt)]
+    yield from _walk(statements, ends, scope, guards)
+    for node in inner:
+        if isinstance(node, ast.ExceptHandler | ast.match_case):
+            yield from _walk(node.body, ends, scope, guards)
+
+
+def _block(
+    kind: Kind,
+    name: str,
+    scope: str,
+    ends: list[int],
+    first: int,
+    node: ast.stmt,
+    guards: tuple[str, ...],
+) -> Block:
+    assert node.end_lineno is not None
+    return Block(
+        kind, name, scope + name, ends[first - 1], ends[node.end_lineno], node.lineno, guards
+    )

@@ -1,0 +1,129 @@
+"""Find and read an SGLang source tree; nothing else in this tool opens its files for reading."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from sgl_npu_patch.engine.errors import Refused
+
+_LAYOUTS = ("python/sglang", "sglang", ".")
+"""Where the package may stand below the path that the user gives: repository, `python/` or
+site-packages, the package itself."""
+
+_VERSION = re.compile(rb"""^__version__ *= *(?:\w+ *= *)*["']([^"'\n]+)""", re.M)
+
+
+class SourceTree(Protocol):
+    """Give the bytes of one SGLang package, wherever they are kept.
+
+    Paths are relative to the root that the user named; ``package`` is that of the ``sglang``
+    folder below it.
+    """
+
+    label: str
+    package: PurePosixPath
+    revision: str | None
+
+    def paths(self) -> Iterable[PurePosixPath]:
+        """List the package's Python files in a fixed order."""
+        ...
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes, or None if there is no such file.
+
+        Raises:
+            Refused: the file is there and cannot be read.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class DirectoryTree:
+    """Read a package from a directory; each file is read once."""
+
+    root: Path
+    package: PurePosixPath
+    label: str = ""
+    revision: str | None = None
+    _data: dict[PurePosixPath, bytes] = field(default_factory=dict)
+    _paths: tuple[PurePosixPath, ...] | None = None
+
+    def paths(self) -> tuple[PurePosixPath, ...]:
+        """List the Python files below the package folder, sorted."""
+        if self._paths is None:
+            found: list[str] = []
+            self._scan(str(self.root / self.package), str(self.package), found)
+            self._paths = tuple(PurePosixPath(name) for name in sorted(found))
+        return self._paths
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes; see `SourceTree.read`."""
+        if path not in self._data:
+            target = self.root / path
+            try:
+                with open(target, "rb", buffering=0) as file:
+                    mode = os.fstat(file.fileno()).st_mode
+                    if not stat.S_ISREG(mode):
+                        raise Refused(f"{path}: is not a regular file")
+                    self._data[path] = file.readall()
+            except (FileNotFoundError, NotADirectoryError):
+                if target.is_symlink():
+                    raise Refused(f"{path}: is a symbolic link that leads nowhere") from None
+                return None
+            except OSError as error:
+                raise Refused(f"{path}: cannot be read: {error.strerror}") from error
+        return self._data[path]
+
+    def _scan(self, folder: str, name: str, found: list[str]) -> None:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    inner = entry.name if name == "." else f"{name}/{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in ("__pycache__", ".git"):
+                            self._scan(entry.path, inner, found)
+                    elif entry.name.endswith(".py"):
+                        found.append(inner)
+        except OSError as error:
+            raise Refused(f"{name}: cannot be listed: {error.strerror}") from error
+
+
+def open_directory(root: Path) -> DirectoryTree:
+    """Find the package in a repository root, a `python/` folder, site-packages or itself.
+
+    Raises:
+        Refused: the path cannot be read or holds no SGLang.
+    """
+    try:
+        if not root.is_dir():
+            what = "is not a directory" if root.exists() else "does not exist"
+            raise Refused(f"{root}: {what}; give the root of an SGLang checkout")
+        os.listdir(root)
+    except OSError as error:
+        raise Refused(f"{root}: cannot be read: {error.strerror}") from error
+    for layout in _LAYOUTS:
+        package = PurePosixPath(layout)
+        folder = root / package
+        if (folder / "srt").is_dir() and (folder / "__init__.py").is_file():
+            return DirectoryTree(root=root, package=package, label=str(root))
+    looked = ", ".join(f"{layout}/srt" if layout != "." else "srt" for layout in _LAYOUTS)
+    raise Refused(
+        f"{root}: not an SGLang tree: looked for the package as {looked} and found none; "
+        "give a repository root, its python/ folder, the sglang package or site-packages"
+    )
+
+
+def package_version(tree: SourceTree) -> str | None:
+    """Tell the version that the package names itself, None if it names none."""
+    for name in ("_version.py", "version.py"):
+        data = tree.read(tree.package / name)
+        match = _VERSION.search(data) if data else None
+        if match:
+            return match.group(1).decode("ascii", "replace")
+    return None

@@ -1,0 +1,70 @@
+"""Wrap our modules for a tree and recognise them there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Literal
+
+from sgl_npu_patch import __version__
+
+FOLDER = PurePosixPath("srt/hardware_backend/npu/batch_invariant_ops")
+"""Where the modules go, below the package; upstream keeps no `__init__.py` there."""
+
+_HEADER = re.compile(
+    r"\A# Written by sgl-npu-patch (?P<version>\S+): do not edit, `sgl-npu-patch apply` "
+    r"refreshes it\.\r?\n# sha256 of what follows: (?P<digest>[0-9a-f]{64})\r?\n"
+)
+
+State = Literal["missing", "current", "older", "newer", "edited", "foreign"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vendored:
+    """Say what stands at a vendored module's path, and which version of ours wrote it."""
+
+    state: State
+    version: str = ""
+
+
+@cache
+def render(module: str) -> bytes:
+    """Give the bytes to vendor: a header with version and checksum, then the module, LF only."""
+    body = files("sgl_npu_patch.npu_ops").joinpath(f"{module}.py").read_text("utf-8")
+    body = body.replace("\r\n", "\n")
+    return (
+        f"# Written by sgl-npu-patch {__version__}: do not edit, `sgl-npu-patch apply` "
+        f"refreshes it.\n# sha256 of what follows: {_digest(body)}\n{body}"
+    ).encode()
+
+
+def recognise(module: str, data: bytes | None) -> Vendored:
+    """Tell whether a file is ours, of which version, and unmodified.
+
+    Line endings do not count: a checkout may have turned them.
+    """
+    if data is None:
+        return Vendored("missing")
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    header = _HEADER.match(text)
+    if header is None:
+        return Vendored("foreign")
+    version = header["version"]
+    if _digest(text[header.end() :]) != header["digest"]:
+        return Vendored("edited", version)
+    if text.encode() == render(module):
+        return Vendored("current", version)
+    newer = _order(version) > _order(__version__)
+    return Vendored("newer" if newer else "older", version)
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))

@@ -1,0 +1,225 @@
+"""Lay out a published SGLang release as a tree.
+
+The download is pip's, so that the user's own pip configuration (index, proxy, certificates) holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from bisect import bisect
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from sgl_npu_patch.engine.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DISTRIBUTION = "sglang"
+PACKAGE = "sglang"
+
+# From 0.5.11 on the wheels carry compiled helpers and are tagged for one platform. Only sources are
+# wanted, and they are the same in each, so pip is asked for fixed tags whatever runs here. It does
+# not widen a `manylinux_x_y` tag to the older ones by itself.
+PYTHON_TAG = "3.11"
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)),
+    *(f"manylinux_2_{minor}_aarch64" for minor in range(39, 16, -1)),
+    "manylinux2014_x86_64",
+    "manylinux2014_aarch64",
+)
+
+# As git decides what is text: no NUL byte among the first bytes.
+SNIFFED_BYTES = 8000
+
+NEAREST_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """What was laid out; `left_out` counts the compiled files of the wheel that were not."""
+
+    directory: Path
+    name: str
+    version: str
+    wheel: str
+    files: int
+    left_out: int
+
+    def __str__(self) -> str:
+        left_out = f", {self.left_out} compiled left out" if self.left_out else ""
+        return f"{self.name} {self.version} in {self.directory}: {self.files} files{left_out}"
+
+
+def fetch(release: str, directory: Path) -> FetchResult:
+    """Lay out the sources of `release` in `directory`, all or nothing.
+
+    `release` is a version, or `NAME==VERSION` for a fork published under another name. The
+    directory gets the package folder and the wheel's metadata, as in site-packages; it must be
+    missing or empty. Raises `Refused`.
+    """
+    name, version = parse_release(release)
+    try:
+        target = _free_directory(directory)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the target, so that the last step is a rename within one file system.
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            wheel = _download(name, version, scratch / "wheel")
+            tree = scratch / "tree"
+            tree.mkdir()
+            files, left_out = _unpack(wheel, tree)
+            _move_into_place(tree, target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise Refused(f"cannot lay out {name} {version} in {directory}: {error}") from error
+    return FetchResult(directory, name, str(version), wheel.name, files, left_out)
+
+
+def parse_release(release: str) -> tuple[str, Version]:
+    """Split `VERSION` or `NAME==VERSION`; anything else, options for pip included, is refused."""
+    try:
+        return DISTRIBUTION, Version(release)
+    except InvalidVersion:
+        pass
+    with suppress(InvalidRequirement, InvalidVersion):
+        requirement = Requirement(release)
+        pins = list(requirement.specifier)
+        plain = not (requirement.extras or requirement.url or requirement.marker)
+        if plain and len(pins) == 1 and pins[0].operator == "==":
+            return requirement.name, Version(pins[0].version)
+    raise Refused(
+        f"{release!r} names no release: expected a version such as 0.5.12.post1, or NAME==VERSION"
+        " for a fork that is published under another name"
+    )
+
+
+def _free_directory(directory: Path) -> Path:
+    target = Path(os.path.realpath(directory))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        what = "is not empty" if target.is_dir() else "is not a directory"
+        raise Refused(
+            f"{directory} {what}: a release is laid out only in a new or empty directory;"
+            " name another one, or remove it first"
+        )
+    return target
+
+
+def _download(name: str, version: Version, into: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
+    command += ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    command += ["--implementation=cp", f"--python-version={PYTHON_TAG}"]
+    command += [f"--platform={platform}" for platform in PLATFORMS]
+    command += [f"--dest={into}", "--", f"{name}=={version}"]
+    result = subprocess.run(
+        command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    if result.returncode != 0:
+        raise Refused(_why_pip_failed(name, version, result.stdout + result.stderr))
+    wheels = sorted(into.glob("*.whl"))
+    if len(wheels) != 1:
+        found = ", ".join(wheel.name for wheel in wheels) or "nothing"
+        raise Refused(f"pip was asked for one wheel of {name} {version} and downloaded {found}")
+    return wheels[0]
+
+
+def _why_pip_failed(name: str, version: Version, output: str) -> str:
+    wanted = f"{name} {version}"
+    if "No module named pip" in output:
+        return (
+            f"cannot fetch {wanted}: this Python ({sys.executable}) has no pip;"
+            " install it with `python -m ensurepip`, or run from an environment that has it"
+        )
+    listed = re.search(r"\(from versions: ([^)]*)\)", output)
+    known = _versions(listed[1].split(",")) if listed else []
+    if known:
+        place = bisect(known, version)
+        nearest = known[max(place - NEAREST_SHOWN, 0) : place + NEAREST_SHOWN]
+        names = ", ".join(str(version) for version in nearest)
+        return f"pip finds no wheel of {wanted}; the nearest of {len(known)} releases are: {names}"
+    said = [line.strip() for line in output.splitlines() if line.strip()][-2:]
+    return (
+        f"pip could not download {wanted}; check the name, the network and pip's own settings"
+        " (`python -m pip config list`). It said: " + " / ".join(said or ["nothing"])
+    )
+
+
+def _versions(texts: Iterable[str]) -> list[Version]:
+    versions = []
+    for text in texts:
+        with suppress(InvalidVersion):
+            versions.append(Version(text))
+    return sorted(versions)
+
+
+def _unpack(wheel: Path, into: Path) -> tuple[int, int]:
+    """Write the sources of the wheel; return how many files were written and left out."""
+    files = left_out = 0
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+            for member in members:
+                _check_member(wheel, member)
+            for member in members:
+                path = PurePosixPath(member.filename)
+                if not _belongs(path):
+                    continue
+                with archive.open(member) as source:
+                    head = source.read(SNIFFED_BYTES)
+                    if b"\0" in head and path.suffix != ".py":
+                        left_out += 1
+                        continue
+                    target = into / path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(head + source.read())
+                    files += 1
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise Refused(f"{wheel.name} is not a readable wheel: {error}") from error
+    if not (into / PACKAGE / "__init__.py").is_file():
+        raise Refused(f"{wheel.name} holds no package `{PACKAGE}`: it is not a release of SGLang")
+    return files, left_out
+
+
+def _check_member(wheel: Path, member: zipfile.ZipInfo) -> None:
+    parts = member.filename.split("/")
+    escapes = {"", ".", ".."}.intersection(parts) or re.search(r"[\\:\0]", member.filename)
+    if escapes or stat.S_ISLNK(member.external_attr >> 16):
+        raise Refused(
+            f"{wheel.name} holds {member.filename!r}, which a wheel never does;"
+            " nothing was unpacked from it"
+        )
+
+
+def _belongs(path: PurePosixPath) -> bool:
+    top = path.parts[0]
+    # RECORD lists the files that are left out, too, and would be wrong here.
+    return top == PACKAGE or (top.endswith(".dist-info") and path.name != "RECORD")
+
+
+def _move_into_place(tree: Path, target: Path) -> None:
+    if not target.exists():
+        tree.rename(target)
+        return
+    # An empty directory is filled, not replaced: it may be somebody's working directory.
+    moved: list[Path] = []
+    try:
+        for entry in tree.iterdir():
+            moved.append(target / entry.name)
+            entry.rename(moved[-1])
+    except BaseException:
+        for entry in moved:
+            shutil.rmtree(entry, ignore_errors=True)
+        raise

@@ -1,0 +1,1 @@
+"""Print a plan as text, JSON or a unified diff."""

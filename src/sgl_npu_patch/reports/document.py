@@ -1,0 +1,60 @@
+"""Print a plan as the one JSON document that scripts read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sgl_npu_patch import __version__
+from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.plan import Outcome, Plan
+from sgl_npu_patch.engine.tree import SourceTree, package_version
+
+SCHEMA = 1
+
+
+def document(tree: SourceTree, plan: Plan) -> dict[str, Any]:
+    """Give the document of design.md, with paths relative to the tree."""
+    return {
+        "schema": SCHEMA,
+        "tool": {"name": "sgl-npu-patch", "version": __version__},
+        "tree": {
+            "path": tree.label,
+            "version": package_version(tree),
+            "revision": tree.revision,
+        },
+        "outcomes": [_outcome(outcome) for outcome in plan.outcomes],
+        "changed": [path.as_posix() for path in plan.changes.changed],
+        "added": [path.as_posix() for path in plan.changes.added],
+    }
+
+
+def render_json(content: object) -> str:
+    """Print a document with stable key order."""
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "seam": outcome.seam,
+        "status": outcome.status,
+        "sites": [_site(site) for site in outcome.sites],
+        "reason": outcome.reason,
+        "gaps": list(outcome.gaps),
+        "outdated": outcome.outdated,
+    }
+    if outcome.evidence is not None:
+        evidence = outcome.evidence
+        found["evidence"] = {
+            "sought": evidence.sought,
+            "expected": evidence.expected,
+            "found": evidence.found,
+            "where": [_site(site) for site in evidence.where],
+            "nearest": evidence.nearest,
+            "action": evidence.action,
+        }
+    return found
+
+
+def _site(site: Site) -> dict[str, Any]:
+    return {"path": site.path.as_posix(), "line": site.line, "symbol": site.symbol}

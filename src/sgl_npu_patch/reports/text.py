@@ -1,0 +1,88 @@
+"""Print a plan for people: a table of statuses, then what deserves a sentence."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import IO
+
+from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
+
+_WIDTH = 100
+_STYLES = {
+    "applied": "green",
+    "already": "green",
+    "upstream": "cyan",
+    "not-needed": "dim",
+    "withheld": "yellow",
+    "conflict": "bold red",
+}
+
+
+def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
+    """Print headline, table, reasons, gaps and evidence; colour on a terminal only."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(
+        file=stream, width=None if stream.isatty() else _WIDTH, highlight=False, soft_wrap=False
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("seam", "status", "where"):
+        table.add_column(column, overflow="fold")
+    for outcome in plan.outcomes:
+        status = outcome.status + (" (outdated)" if outcome.outdated else "")
+        table.add_row(
+            outcome.seam, Text(status, style=_STYLES[outcome.status]), Text(_where(outcome))
+        )
+    console.print(Text(headline))
+    console.print()
+    console.print(table)
+    for line in _remarks(plan):
+        console.print(Text(line), soft_wrap=True)
+
+
+def evidence_lines(seam: str, evidence: Evidence) -> list[str]:
+    """Lay out one conflict in at most 24 lines of 100 columns."""
+    rows = [
+        ("sought", evidence.sought),
+        ("expected", evidence.expected),
+        ("found", evidence.found),
+        *(("where", str(site)) for site in evidence.where[:6]),
+        ("nearest", evidence.nearest),
+        ("next", evidence.action),
+    ]
+    lines = [f"conflict in {seam}"]
+    for label, text in rows:
+        if text:
+            lines += textwrap.wrap(
+                text, _WIDTH, initial_indent=f"  {label:<9}", subsequent_indent=" " * 11, max_lines=3
+            )
+    return lines
+
+
+def _where(outcome: Outcome) -> str:
+    if not outcome.sites:
+        return ""
+    first = outcome.sites[0]
+    place = f"{first.path}:{first.line}" if first.line else str(first.path)
+    more = len(outcome.sites) - 1
+    return f"{place} and {more} more" if more else place
+
+
+def _remarks(plan: Plan) -> Iterator[str]:
+    for outcome in plan.outcomes:
+        if outcome.evidence is not None:
+            yield ""
+            yield from evidence_lines(outcome.seam, outcome.evidence)
+        elif outcome.status == "withheld":
+            yield ""
+            yield from _wrapped(f"withheld {outcome.seam}: {outcome.reason}")
+        elif outcome.gaps:
+            yield ""
+            yield from _wrapped(f"gaps of {outcome.seam}: {', '.join(outcome.gaps)}")
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
