@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from typing import Literal
 
 import libcst as cst
 
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine import nodes, vendor
 from sgl_npu_patch.engine.errors import AnchorError, Site
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.view import Spot, View
 
 ASCEND = "ascend"
@@ -64,7 +65,7 @@ def native_enable(view: View) -> Site | None:
 
 def require_upstream_ops(view: View, spot: Spot) -> None:
     """Insist that the module which upstream's own branch imports is in the tree."""
-    if not any(path.stem == UPSTREAM_OPS for path in view.overlay.tree.paths()):
+    if view.overlay.read(view.package / vendor.FOLDER / f"{UPSTREAM_OPS}.py") is None:
         raise AnchorError(
             sought=f"{UPSTREAM_OPS}.py",
             expected=f"the module that {ENABLE} imports on an NPU",
@@ -135,51 +136,31 @@ def _uses(node: cst.CSTNode, name: str) -> bool:
     return any(found.value == name for found in nodes.find_all(node, cst.Name))
 
 
-def attention(view: View) -> Spot:
-    """Find ``forward_extend`` of the Ascend attention backend."""
-    return view.find_function("forward_extend", holding="self.use_fia")
-
-
-def prefill_branch(function: cst.FunctionDef) -> cst.If:
+def prefill_branch(view: View) -> Spot:
     """Find the ``if self.use_fia`` that runs prefill of models without MLA.
 
     The same test occurs again for context parallelism, for attention sinks (from 0.5.11 on) and
     for models with MLA; those are not it.
     """
-    found = [
-        step.node
-        for step in nodes.steps(function)
-        if isinstance(step.node, cst.If)
-        and nodes.dotted(step.node.test) == "self.use_fia"
-        and not any(
-            _mentions(above, "is_cp_mode") or _mentions(above, "sinks")
-            for above, inside in step.above
-            if inside
-        )
-        and not _in_mla(step)
-    ]
-    return nodes.only(
-        found,
-        lambda count: AnchorError(
-            sought="if self.use_fia in forward_extend",
-            expected="exactly one for models without MLA, outside is_cp_mode and sinks",
-            found=str(count),
-            action="see how prefill attention changed upstream and adapt codemods/_places.py",
-        ),
+    return view.find_statement(
+        "forward_extend",
+        _is_prefill_branch,
+        holding="self.use_fia",
+        sought="if self.use_fia of models without MLA in forward_extend",
     )
 
 
-def _mentions(node: cst.CSTNode, name: str) -> bool:
-    return isinstance(node, cst.If) and _uses(node.test, name)
-
-
-def _in_mla(step: Step) -> bool:
-    for above, inside in step.above:
-        if isinstance(above, cst.If) and nodes.dotted(above.test) == "self.use_mla":
-            return inside
-        if isinstance(above, cst.If) and _mentions(above, "use_mla"):
-            return not inside
-    return False
+def _is_prefill_branch(node: ast.stmt, above: Sequence[tuple[ast.stmt, bool]]) -> bool:
+    if not isinstance(node, ast.If) or ast.unparse(node.test) != "self.use_fia":
+        return False
+    mla = [False]
+    for outer, inside in above:
+        test = ast.unparse(outer.test) if isinstance(outer, ast.If) else ""
+        if inside and ("is_cp_mode" in test or "sinks" in test):
+            return False
+        if test in ("self.use_mla", "not self.use_mla"):
+            mla.append(inside != test.startswith("not"))
+    return not mla[-1]
 
 
 def ignores_prefix(view: View) -> Site | None:
@@ -188,8 +169,9 @@ def ignores_prefix(view: View) -> Site | None:
     Raises:
         AnchorError: the branch neither loops over the new tokens nor reads the paged cache.
     """
-    spot = attention(view)
-    branch = prefill_branch(spot.function).body
+    spot = prefill_branch(view)
+    assert isinstance(spot.node, cst.If)
+    branch = spot.node.body
     fused = nodes.calls(branch, FUSED_ATTENTION)
     if any(nodes.keyword(call, "block_table") for call in fused):
         return None

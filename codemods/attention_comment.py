@@ -28,33 +28,31 @@ CLAIM = "FIA supports multi-bs in the current version of CANN"
 
 def premise(view: View) -> NotNeeded | None:
     """Do nothing where the claim does not stand in the branch."""
-    spot = _places.attention(view)
-    if _claims(spot.function):
-        return None
-    return NotNeeded("the fused prefill branch makes no such claim", (spot.site,))
+    spot = _places.prefill_branch(view)
+    if is_silent(spot.node):
+        return NotNeeded("the fused prefill branch makes no such claim", (spot.site,))
+    return None
 
 
 def targets(view: View) -> Sequence[Target]:
-    """Find the function with the branch."""
-    return (Target(_places.attention(view), is_silent, remove_claim),)
+    """Find the branch."""
+    return (Target(_places.prefill_branch(view), is_silent, remove_claim),)
 
 
 def is_silent(node: cst.CSTNode) -> bool:
     """Tell whether the branch is free of the claim."""
-    assert isinstance(node, cst.FunctionDef)
     return not _claims(node)
 
 
 def remove_claim(node: cst.CSTNode) -> cst.CSTNode:
     """Remove the statement, and nothing else."""
-    assert isinstance(node, cst.FunctionDef)
     for statement in _claims(node):
         node = nodes.insert(node, statement, instead=[])
     return node
 
 
-def _claims(function: cst.FunctionDef) -> list[cst.BaseStatement]:
-    branch = _places.prefill_branch(function)
+def _claims(branch: cst.CSTNode) -> list[cst.BaseStatement]:
+    assert isinstance(branch, cst.If)
     return [
         statement
         for statement in branch.body.body

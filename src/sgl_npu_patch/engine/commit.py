@@ -15,7 +15,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +33,11 @@ class _Write:
     mtime_ns: int | None
 
 
-def commit(root: Path, changes: ChangeSet, verify: object = None) -> None:
+def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
     """Write a change set below a root directory.
 
     Args:
-        verify: called without arguments once all files are written; if it raises, everything is
+        verify: called once all files are written and read back; if it raises, everything is
             restored.
 
     Raises:
@@ -59,8 +59,9 @@ def commit(root: Path, changes: ChangeSet, verify: object = None) -> None:
                 os.replace(write.temporary, write.target)
                 done.append(write)
                 _touch(write)
-            if callable(verify):
-                verify()
+            for write in done:
+                _check_written(write)
+            verify()
             if pending:
                 raise Interrupted(pending[0])
         except BaseException as error:
@@ -100,8 +101,6 @@ def _prepare(root: Path, change: FileChange, made: list[Path]) -> _Write:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(change.after)
-            file.flush()
-            os.fsync(file.fileno())
         os.chmod(temporary, stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
         if before is not None and hasattr(os, "chown"):
             with contextlib.suppress(OSError):
@@ -122,6 +121,11 @@ def _check_unchanged(write: _Write) -> None:
             f"{write.change.path}: changed while it was being patched; nothing was changed; "
             "run again when no other program writes to the tree"
         )
+
+
+def _check_written(write: _Write) -> None:
+    if write.target.read_bytes() != write.change.after:
+        raise Refused(f"{write.change.path}: reads back differently; nothing was changed")
 
 
 def _touch(write: _Write) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeVar, cast
 
 import libcst as cst
@@ -23,17 +23,29 @@ _TRIVIA = ("whitespace", "leading_lines", "lines_after", "lpar", "rpar", "lbr", 
 """How the names of those fields begin that hold white space and punctuation."""
 
 
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield a node and all below it, white space and comments left out."""
-    yield node
+@lru_cache(maxsize=512)
+def walk(node: cst.CSTNode) -> tuple[cst.CSTNode, ...]:
+    """List a node and all below it, white space and comments left out."""
+    return tuple(_descend(node))
+
+
+def _descend(node: cst.CSTNode) -> list[cst.CSTNode]:
+    found = [node]
     for name in _fields(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield from walk(value)
-        elif isinstance(value, list | tuple):
+        kind = type(value)
+        if kind in (list, tuple):
             for item in value:
-                if isinstance(item, cst.CSTNode):
-                    yield from walk(item)
+                if _is_node(type(item)):
+                    found += _descend(item)
+        elif _is_node(kind):
+            found += _descend(value)
+    return found
+
+
+@cache
+def _is_node(kind: type[object]) -> bool:
+    return issubclass(kind, cst.CSTNode)
 
 
 @cache
@@ -46,8 +58,8 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
 
 
 def find_all(node: cst.CSTNode, kind: type[NodeT]) -> Iterator[NodeT]:
-    """Yield the nodes of one type, the given one included."""
-    return (found for found in walk(node) if isinstance(found, kind))
+    """Yield the nodes of exactly one type, the given one included."""
+    return (cast(NodeT, found) for found in walk(node) if type(found) is kind)
 
 
 @dataclass(frozen=True, slots=True)

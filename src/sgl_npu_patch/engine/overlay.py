@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.engine.source import Source, read_source
+import libcst as cst
+
+from sgl_npu_patch.engine.source import Source, Use, find_uses, read_source
 from sgl_npu_patch.engine.tree import SourceTree
 
 
@@ -36,21 +37,50 @@ class ChangeSet:
         return tuple(change.path for change in self.changes if change.before is None)
 
 
+_STEMS = (
+    b"_deterministic_",
+    b"DETERMINISTIC_ATTENTION_BACKEND",
+    b"_batch_invariant_mode",
+    b"_from_logits",
+)
+"""Parts that several sought names share; a search for the whole goes on among their files."""
+
+
+@dataclass(slots=True)
+class Cache:
+    """Keep what was derived from contents, so that each content is looked at once a run."""
+
+    sources: dict[tuple[PurePosixPath, bytes], Source] = field(default_factory=dict)
+    modules: dict[str, cst.Module] = field(default_factory=dict)
+    uses: dict[tuple[str, str], list[Use]] = field(default_factory=dict)
+    mentions: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
+    defining: dict[tuple[PurePosixPath, str, str], bool] = field(default_factory=dict)
+
+    def uses_of(self, name: str, text: str) -> list[Use]:
+        """Collect the uses of a name in a file's text."""
+        key = (name, text)
+        if key not in self.uses:
+            self.uses[key] = list(find_uses(name, text))
+        return self.uses[key]
+
+    def module(self, text: str) -> cst.Module:
+        """Parse a piece of source with libcst."""
+        if text not in self.modules:
+            self.modules[text] = cst.parse_module(text)
+        return self.modules[text]
+
+
 @dataclass(slots=True)
 class Overlay:
-    """Answer like the tree below it, but with pending contents first.
-
-    ``parsed`` is shared between all overlays of a run: a file is outlined once for each of its
-    contents.
-    """
+    """Answer like the tree below it, but with pending contents first."""
 
     tree: SourceTree
-    parsed: dict[tuple[PurePosixPath, bytes], Source] = field(default_factory=dict)
+    cache: Cache = field(default_factory=Cache)
     pending: dict[PurePosixPath, Source | bytes] = field(default_factory=dict)
 
     def fork(self) -> Overlay:
         """Give a copy whose writes are not seen here."""
-        return Overlay(self.tree, self.parsed, dict(self.pending))
+        return Overlay(self.tree, self.cache, dict(self.pending))
 
     def merge(self, other: Overlay) -> None:
         """Take over the pending contents of a fork."""
@@ -72,24 +102,31 @@ class Overlay:
         if data is None:
             return None
         key = (path, data)
-        if key not in self.parsed:
-            self.parsed[key] = read_source(path, data)
-        return self.parsed[key]
+        if key not in self.cache.sources:
+            self.cache.sources[key] = read_source(path, data)
+        return self.cache.sources[key]
 
     def write(self, path: PurePosixPath, content: Source | bytes) -> None:
         """Set a file's pending content."""
         self.pending[path] = content
 
-    def mentioning(self, name: str) -> Iterable[PurePosixPath]:
-        """List the package's Python files whose bytes contain an ASCII name."""
-        needle = name.encode("ascii")
-        for path in self.tree.paths():
-            data = self.read(path)
-            if data is not None and needle in data:
-                yield path
+    def mentioning(self, name: str) -> tuple[PurePosixPath, ...]:
+        """List the Python files whose bytes contain an ASCII name, sorted."""
+        found = [path for path in self._mentioned(name.encode("ascii")) if path not in self.pending]
         for path, content in self.pending.items():
-            if isinstance(content, bytes) and needle in content and path not in self.tree.paths():
-                yield path
+            text: bytes | str = content.text if isinstance(content, Source) else content
+            if (name if isinstance(text, str) else name.encode("ascii")) in text:  # type: ignore[operator]
+                found.append(path)
+        return tuple(sorted(found))
+
+    def _mentioned(self, needle: bytes) -> tuple[PurePosixPath, ...]:
+        """Search the tree itself."""
+        mentions = self.cache.mentions
+        if needle not in mentions:
+            stem = next((stem for stem in _STEMS if stem in needle and stem != needle), None)
+            among = self._mentioned(stem) if stem else None
+            mentions[needle] = self.tree.containing(needle, among)
+        return mentions[needle]
 
     def changes(self) -> ChangeSet:
         """Compare all pending contents with the tree."""

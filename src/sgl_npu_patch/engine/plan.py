@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
-import libcst as cst
-
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Refused, Site, UsageError
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
@@ -74,7 +72,7 @@ def require_deterministic(tree: SourceTree, overlay: Overlay) -> None:
     Raises:
         Refused: no file of the package mentions ``enable_deterministic_inference``.
     """
-    if next(iter(overlay.mentioning("enable_deterministic_inference")), None) is None:
+    if not overlay.mentioning("enable_deterministic_inference"):
         raise Refused(
             f"{tree.label}: this SGLang has no deterministic inference: nothing in "
             f"{tree.package} mentions enable_deterministic_inference, which came with 0.5.3rc2; "
@@ -157,8 +155,9 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
             if target.is_applied(target.spot.node):
                 present.append(target.spot.site)
                 continue
-            edited = view.replace(target.spot, target.edit(target.spot.node))
-            if not target.is_applied(edited.node):
+            edited = target.edit(target.spot.node)
+            view.replace(target.spot, edited)
+            if not target.is_applied(edited):
                 raise AssertionError(f"{name}: the edit of {target.spot.site} is not recognised")
     seam.imports(view)
     outdated = False
@@ -253,18 +252,14 @@ def _require(
                 )
 
 
-def unsettled(plan: Plan) -> tuple[Outcome, ...]:
-    """List the seams that a second look does not see as done."""
-    return tuple(outcome for outcome in plan.outcomes if outcome.status not in SETTLED)
+def prove(plan: Plan, series: Mapping[str, Seam]) -> None:
+    """Judge the result of a plan once more: it must leave nothing to do.
 
-
-def parse_function(source: str) -> cst.FunctionDef:
-    """Parse one function, for tests and templates."""
-    node = cst.parse_module(source).body[0]
-    assert isinstance(node, cst.FunctionDef)
-    return node
-
-
-def relative(path: PurePosixPath) -> str:
-    """Print a path of a tree as reports do."""
-    return path.as_posix()
+    Raises:
+        AssertionError: the result is not what the plan claims.
+    """
+    if plan.changes.changes:
+        again = make_plan(plan.overlay, series, [outcome.seam for outcome in plan.outcomes])
+        left = [outcome for outcome in again.outcomes if outcome.status not in SETTLED]
+        if left:
+            raise AssertionError(f"not seen as done after the edit: {left}")

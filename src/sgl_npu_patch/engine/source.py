@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import io
 import re
+from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import PurePosixPath
 from tokenize import detect_encoding
 from typing import Literal
 
 from sgl_npu_patch.engine.errors import Refused
 
-Kind = Literal["function", "class", "assignment", "import"]
+Kind = Literal["function", "class", "assignment", "import", "statement"]
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _BOM = "\ufeff"
@@ -38,6 +40,14 @@ class Block:
     end: int
     line: int
     guards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Say on which line of a text a name is called, defined or used otherwise."""
+
+    line: int
+    kind: Literal["call", "definition", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,19 @@ class Source:
     def binds(self, name: str) -> bool:
         """Tell whether the module itself binds a name, by import, assignment or definition."""
         return any(b.name == name and "." not in b.qualname for b in self.blocks)
+
+    def around(self, line: int, name: str = "") -> tuple[Block, ...]:
+        """List the functions (of that name) which hold a line of the text as it is now."""
+        start = 0
+        for match in islice(_NEWLINE.finditer(self.text), line - 1):
+            start = match.end()
+        return tuple(
+            block
+            for block in self.blocks
+            if block.kind == "function"
+            and block.name == (name or block.name)
+            and block.start <= start < block.end
+        )
 
     def cut(self, block: Block) -> str:
         """Give a block's text."""
@@ -179,3 +202,36 @@ def _block(
     return Block(
         kind, name, scope + name, ends[first - 1], ends[node.end_lineno], node.lineno, guards
     )
+
+
+def find_uses(name: str, text: str) -> Iterator[Use]:
+    """Yield the uses of a name as a function: calls, definitions, and what is neither.
+
+    A string that equals the name counts as another use of it (``getattr``).
+    """
+    ends = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+    lines = {bisect(ends, match.start()) for match in re.finditer(rf"\b{name}\b", text)}
+    if lines:
+        yield from _uses(name, ast.parse(text.removeprefix(_BOM)), lines, called=False)
+
+
+def _uses(name: str, node: ast.AST, lines: set[int], *, called: bool) -> Iterator[Use]:
+    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    if first is not None and last is not None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([first, *(decorator.lineno for decorator in node.decorator_list)])
+        if lines.isdisjoint(range(first, last + 1)):
+            return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+        yield Use(node.lineno, "definition")
+    elif (isinstance(node, ast.Name) and node.id == name) or (
+        isinstance(node, ast.Attribute) and node.attr == name
+    ):
+        yield Use(node.lineno, "call" if called else "other")
+    elif (isinstance(node, ast.Constant) and node.value == name) or (
+        isinstance(node, ast.alias) and name in (node.name, node.asname)
+    ):
+        yield Use(node.lineno, "other")
+    for child in ast.iter_child_nodes(node):
+        is_called = isinstance(node, ast.Call) and child is node.func
+        yield from _uses(name, child, lines, called=is_called)

@@ -16,6 +16,8 @@ _LAYOUTS = ("python/sglang", "sglang", ".")
 """Where the package may stand below the path that the user gives: repository, `python/` or
 site-packages, the package itself."""
 
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Never wait for a named pipe; Python's own `open` costs as much again as the reading."""
 _VERSION = re.compile(rb"""^__version__ *= *(?:\w+ *= *)*["']([^"'\n]+)""", re.M)
 
 
@@ -30,8 +32,17 @@ class SourceTree(Protocol):
     package: PurePosixPath
     revision: str | None
 
-    def paths(self) -> Iterable[PurePosixPath]:
-        """List the package's Python files in a fixed order."""
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """List the package's Python files whose bytes contain a needle, sorted.
+
+        Args:
+            among: the files to look at, all if None.
+
+        Raises:
+            Refused: a file cannot be read.
+        """
         ...
 
     def read(self, path: PurePosixPath) -> bytes | None:
@@ -51,34 +62,50 @@ class DirectoryTree:
     package: PurePosixPath
     label: str = ""
     revision: str | None = None
-    _data: dict[PurePosixPath, bytes] = field(default_factory=dict)
-    _paths: tuple[PurePosixPath, ...] | None = None
+    _data: dict[str, bytes] = field(default_factory=dict)
+    _names: list[str] | None = None
 
-    def paths(self) -> tuple[PurePosixPath, ...]:
-        """List the Python files below the package folder, sorted."""
-        if self._paths is None:
-            found: list[str] = []
-            self._scan(str(self.root / self.package), str(self.package), found)
-            self._paths = tuple(PurePosixPath(name) for name in sorted(found))
-        return self._paths
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """Search the package's files; see `SourceTree.containing`."""
+        if self._names is None:
+            self._names = []
+            self._scan(str(self.root / self.package), str(self.package), self._names)
+            self._names.sort()
+        names = self._names if among is None else [path.as_posix() for path in among]
+        return tuple(PurePosixPath(name) for name in names if needle in self._read(name))
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """Give a file's bytes; see `SourceTree.read`."""
-        if path not in self._data:
-            target = self.root / path
+        try:
+            return self._read(path.as_posix())
+        except FileNotFoundError:
+            return None
+
+    def _read(self, name: str) -> bytes:
+        data = self._data.get(name)
+        if data is None:
+            data = self._data[name] = self._load(name)
+        return data
+
+    def _load(self, name: str) -> bytes:
+        target = f"{self.root}/{name}"
+        try:
+            descriptor = os.open(target, _READ)
             try:
-                with open(target, "rb", buffering=0) as file:
-                    mode = os.fstat(file.fileno()).st_mode
-                    if not stat.S_ISREG(mode):
-                        raise Refused(f"{path}: is not a regular file")
-                    self._data[path] = file.readall()
-            except (FileNotFoundError, NotADirectoryError):
-                if target.is_symlink():
-                    raise Refused(f"{path}: is a symbolic link that leads nowhere") from None
-                return None
-            except OSError as error:
-                raise Refused(f"{path}: cannot be read: {error.strerror}") from error
-        return self._data[path]
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise Refused(f"{name}: is not a regular file")
+                return _read_all(descriptor, status.st_size)
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, NotADirectoryError):
+            if os.path.islink(target):
+                raise Refused(f"{name}: is a symbolic link that leads nowhere") from None
+            raise FileNotFoundError(target) from None
+        except OSError as error:
+            raise Refused(f"{name}: cannot be read: {error.strerror}") from error
 
     def _scan(self, folder: str, name: str, found: list[str]) -> None:
         try:
@@ -127,3 +154,10 @@ def package_version(tree: SourceTree) -> str | None:
         if match:
             return match.group(1).decode("ascii", "replace")
     return None
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    data = os.read(descriptor, size)
+    while len(data) < size and (more := os.read(descriptor, size - len(data))):
+        data += more
+    return data

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal, TypeVar, cast
+from typing import cast
 
 import libcst as cst
 
@@ -16,8 +16,15 @@ from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.source import Block, Kind, Source
 
-_NodeT = TypeVar("_NodeT", bound=cst.CSTNode)
 _LINE = re.compile(r"\r\n|\r|\n")
+_LOOKS: dict[Kind, bytes] = {
+    "function": rb"\bdef\s+%s\b",
+    "class": rb"\bclass\s+%s\b",
+    "assignment": rb"(?m)^[^\r\n#]*\b%s\b[^\r\n]*=",
+    "import": rb"\b%s\b",
+    "statement": rb"\b%s\b",
+}
+"""What a file must contain to define a name; cheaper to see than to outline it."""
 _SHELL = "class _:"
 """An indented definition is parsed inside a class, so that its text stays as it is."""
 
@@ -28,7 +35,7 @@ class Spot:
 
     path: PurePosixPath
     block: Block
-    node: cst.FunctionDef | cst.ClassDef | cst.SimpleStatementLine
+    node: cst.FunctionDef | cst.ClassDef | cst.SimpleStatementLine | cst.If
 
     @property
     def site(self) -> Site:
@@ -76,6 +83,59 @@ class View:
         """
         return self._find(name, "function", holding)
 
+    def find_statement(
+        self,
+        function: str,
+        wanted: Callable[[ast.stmt, Sequence[tuple[ast.stmt, bool]]], bool],
+        *,
+        holding: str,
+        sought: str,
+    ) -> Spot:
+        """Find the one statement inside a long function, and cut out only that.
+
+        Args:
+            wanted: judges a statement by itself and by the compound statements above it,
+                outermost first, each with whether the statement is in its first block.
+            sought: what a conflict says was looked for.
+
+        Raises:
+            AnchorError: there is none, or more than one.
+        """
+        source, block = self._find_block(function, "function", holding)
+        shell, text = _shelled(source.cut(block), source.newline)
+        try:
+            body = ast.parse(shell + text).body
+        except SyntaxError as error:
+            raise AnchorError(
+                sought=sought,
+                expected="a function in this interpreter's syntax",
+                found=f"syntax newer than that: {error.msg}",
+                where=(Site(source.path, block.line, block.qualname),),
+                action="run sgl-npu-patch with a newer Python",
+            ) from error
+        found = [node for node, above in _statements(body, ()) if wanted(node, above)]
+        shelled = len(_LINE.findall(shell))
+        top = block.line - _decorators(_LINE.split(text)) - 1
+        if len(found) != 1:
+            raise AnchorError(
+                sought=sought,
+                expected="exactly one",
+                found=str(len(found)) if found else "none",
+                where=tuple(
+                    Site(source.path, top + node.lineno - shelled, block.qualname) for node in found
+                )
+                or (Site(source.path, block.line, block.qualname),),
+                action="see how the function changed upstream and adapt codemods/_places.py",
+            )
+        (node,) = found
+        assert node.end_lineno is not None
+        first, last = node.lineno - shelled, node.end_lineno - shelled
+        ends = [block.start, *(block.start + m.end() for m in _LINE.finditer(text)), block.end]
+        inner = Block(
+            "statement", block.name, block.qualname, ends[first - 1], ends[last], top + first
+        )
+        return self._spot(source, inner)
+
     def find_assignment(self, name: str) -> Spot:
         """Find the one module-level assignment to a name in the package.
 
@@ -94,42 +154,33 @@ class View:
             (source, use)
             for path in self.overlay.mentioning(name)
             if (source := self.overlay.source(path))
-            for use in find_uses(source.text, name)
+            for use in self.overlay.cache.uses_of(name, source.text)
         ]
-        called = [(source, use) for source, use in uses if use.kind == "call"]
+        called = [
+            (source, use)
+            for source, use in uses
+            if use.kind == "call" and not source.around(use.line, name)
+        ]
         holders = [
             (source, block)
             for source, use in called
-            for block in source.blocks
-            if block.kind == "function"
-            and block.name != name
-            and _number(source, block.start) <= use.line < _number(source, block.end)
-        ]
-        recursive = [
-            use
-            for source, use in called
-            for block in source.named(name, "function")
-            if _number(source, block.start) <= use.line < _number(source, block.end)
+            for block in source.around(use.line)
         ]
         others = [(s, u) for s, u in uses if u.kind == "other"]
-        if len(called) - len(recursive) != 1 or len(holders) != 1 or others:
+        if len(called) != 1 or len(holders) != 1 or others:
             raise AnchorError(
                 sought=f"the caller of {name}",
                 expected="exactly one call in the package, inside a function",
-                found=f"{len(called) - len(recursive)} calls and {len(others)} other uses",
+                found=f"{len(called)} calls and {len(others)} other uses",
                 where=tuple(Site(s.path, u.line, name) for s, u in called + others),
                 action="thread the new arguments through the further uses by hand",
             )
         source, block = holders[0]
-        return Spot(source.path, block, _parse(source.cut(block), source, block))
+        return self._spot(source, block)
 
     def has(self, name: str, kind: Kind) -> bool:
         """Tell whether the package defines a name at least once."""
-        return any(
-            source.named(name, kind)
-            for path in self.overlay.mentioning(name)
-            if (source := self.overlay.source(path))
-        )
+        return any(source.named(name, kind) for source in self._defining(name, kind))
 
     def source(self, path: PurePosixPath) -> Source:
         """Give the file that a spot was found in."""
@@ -137,23 +188,23 @@ class View:
         assert source is not None
         return source
 
-    def replace(self, spot: Spot, node: cst.CSTNode) -> Spot:
+    def replace(self, spot: Spot, node: cst.CSTNode) -> None:
         """Put another node in the place of a spot's and note the lines that differ as sites."""
         source = self.source(spot.path)
-        block = _same(source, spot.block)
+        block = spot.block if spot.block.kind == "statement" else _same(source, spot.block)
         old = source.cut(block)
-        new = _unparse(old, cast(cst.BaseStatement, node), source.newline)
+        new = self._unparse(old, cast(cst.BaseStatement, node), source.newline)
+        _check_piece(spot, *("".join(_shelled(text, source.newline)) for text in (old, new)))
         self._note(spot, old, new)
-        edited = source.splice(block.start, block.end, new)
-        self.overlay.write(spot.path, edited)
-        block = _same(edited, block)
-        return Spot(spot.path, block, _parse(edited.cut(block), edited, block))
+        self.overlay.write(spot.path, source.splice(block.start, block.end, new))
 
     def _note(self, spot: Spot, old: str, new: str) -> None:
         before, after = _LINE.split(old), _LINE.split(new)
         hunks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
         first = spot.block.line - _decorators(before)
-        as_read = _LINE.split(self._as_read(spot.block, spot.path))
+        as_read = before
+        if spot.block.kind != "statement":
+            as_read = _LINE.split(self._as_read(spot.block, spot.path))
         matches = difflib.SequenceMatcher(None, as_read, before, autojunk=False)
         for tag, start, _, _, _ in hunks:
             if tag != "equal":
@@ -162,29 +213,28 @@ class View:
 
     def _as_read(self, block: Block, path: PurePosixPath) -> str:
         data = self.overlay.tree.read(path) or b""
-        source = self.overlay.parsed[(path, data)]
+        source = self.overlay.cache.sources[(path, data)]
         return source.cut(_same(source, block))
 
     def _find(self, name: str, kind: Kind, holding: str = "") -> Spot:
-        found: list[tuple[Source, Block]] = []
-        looked: list[Source] = []
-        for path in self.overlay.mentioning(name):
-            source = self.overlay.source(path)
-            if source is None or holding not in source.text:
-                continue
-            looked.append(source)
-            found += [
-                (source, block)
-                for block in source.named(name, kind)
-                if holding in source.cut(block)
-            ]
+        return self._spot(*self._find_block(name, kind, holding))
+
+    def _find_block(self, name: str, kind: Kind, holding: str) -> tuple[Source, Block]:
+        found = [
+            (source, block)
+            for source in self._defining(name, kind, holding)
+            for block in source.named(name, kind)
+            if holding in source.cut(block)
+        ]
         if len(found) != 1:
             raise AnchorError(
                 sought=f"{kind} {name}",
                 expected="exactly one definition in the package",
                 found=f"{len(found)} definitions" if found else "none",
                 where=tuple(Site(s.path, b.line, b.qualname) for s, b in found)
-                or tuple(Site(s.path, 0, f"mentions {name}") for s in looked[:3]),
+                or tuple(
+                    Site(path, 0, f"mentions {name}") for path in self.overlay.mentioning(name)[:3]
+                ),
                 nearest=self._nearest(name, kind) if not found else "",
                 action=(
                     "remove the definition that is not used, or patch this place by hand"
@@ -192,11 +242,65 @@ class View:
                     else "see what took its place upstream and adapt the codemod"
                 ),
             )
-        source, block = found[0]
-        return Spot(source.path, block, _parse(source.cut(block), source, block))
+        return found[0]
+
+    def _defining(self, name: str, kind: Kind, holding: str = "") -> Iterator[Source]:
+        """Outline only the files in which a definition of the name can stand."""
+        for path in self.overlay.mentioning(name):
+            if self._may_define(path, name, kind, holding):
+                yield self.source(path)
+
+    def _may_define(self, path: PurePosixPath, name: str, kind: Kind, holding: str) -> bool:
+        if path in self.overlay.pending:
+            return True
+        known, key = self.overlay.cache.defining, (path, name + holding, kind)
+        if key not in known:
+            data = self.overlay.read(path) or b""
+            looks = re.compile(_LOOKS[kind] % re.escape(name.encode()))
+            known[key] = holding.encode() in data and looks.search(data) is not None
+        return known[key]
+
+    def _spot(self, source: Source, block: Block) -> Spot:
+        text = source.cut(block)
+        nodes: Sequence[cst.CSTNode] = self._module(text, source.newline).body
+        if text[:1] in " \t":
+            nodes = cast(cst.ClassDef, nodes[0]).body.body
+        site = Site(source.path, block.line, block.qualname)
+        if len(nodes) != 1 or not isinstance(
+            nodes[0], cst.FunctionDef | cst.ClassDef | cst.SimpleStatementLine | cst.If
+        ):
+            raise AnchorError(
+                sought=block.qualname,
+                expected="a definition on lines of its own",
+                found=f"{len(nodes)} statements on its lines",
+                where=(site,),
+                action="put the definition on lines of its own",
+            )
+        node = nodes[0]
+        if isinstance(node, cst.SimpleStatementLine) and len(node.body) != 1:
+            raise AnchorError(
+                sought=block.qualname,
+                expected="an assignment on a line of its own",
+                found=f"{len(node.body)} statements on one line",
+                where=(site,),
+                action="put the assignment on a line of its own",
+            )
+        return Spot(source.path, block, node)
+
+    def _module(self, text: str, newline: str) -> cst.Module:
+        return self.overlay.cache.module("".join(_shelled(text, newline)))
+
+    def _unparse(self, old: str, node: cst.BaseStatement, newline: str) -> str:
+        module = self._module(old, newline)
+        if old[:1] not in " \t":
+            return module.with_changes(body=[node]).code
+        shell = cast(cst.ClassDef, module.body[0])
+        body = shell.body.with_changes(body=[node])
+        code = module.with_changes(body=[shell.with_changes(body=body)]).code
+        return code[len(_SHELL) + len(newline) :]
 
     def _nearest(self, name: str, kind: Kind) -> str:
-        parsed = {source.path: source for source in self.overlay.parsed.values()}
+        parsed = {source.path: source for source in self.overlay.cache.sources.values()}
         names = {
             block.name: (source.path, block)
             for source in parsed.values()
@@ -209,45 +313,46 @@ class View:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """Say on which line of a text a name is called, defined or used otherwise."""
-
-    line: int
-    kind: Literal["call", "definition", "other"]
+def _shelled(text: str, newline: str) -> tuple[str, str]:
+    return (f"{_SHELL}{newline}" if text[:1] in " \t" else ""), text
 
 
-def find_uses(text: str, name: str) -> Iterator[Use]:
-    """Yield the uses of a name as a function: calls, definitions, and all that is neither.
+def _check_piece(spot: Spot, old: str, new: str) -> None:
+    """Insist that an edited piece compiles; then so does its file, which parsed before.
 
-    A string that equals the name counts as another use (``getattr``), one that contains it does
-    not.
+    A piece is whole lines that hold one statement, before and after, at one indentation. One that
+    did not compile before has syntax newer than this interpreter's and is left to libcst.
     """
-    if name not in text:
+    for text in (new, old):
+        try:
+            compile(text, str(spot.path), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            failure = error
+        else:
+            break
+    else:
         return
-    tree = ast.parse(text.removeprefix("\ufeff"))
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            yield Use(node.lineno, "definition")
-        elif (isinstance(node, ast.Name) and node.id == name) or (
-            isinstance(node, ast.Attribute) and node.attr == name
-        ):
-            yield Use(node.lineno, "call" if id(node) in called else "other")
-        elif isinstance(node, ast.Constant) and node.value == name:
-            yield Use(node.lineno, "other")
-        elif isinstance(node, ast.alias) and node.name == name:
-            yield Use(node.lineno, "other")
+    if text is old:
+        raise AssertionError(f"{spot.site}: the edit does not compile: {failure}") from failure
+
+
+def _statements(
+    body: Sequence[ast.AST], above: tuple[tuple[ast.stmt, bool], ...]
+) -> Iterator[tuple[ast.stmt, tuple[tuple[ast.stmt, bool], ...]]]:
+    for node in body:
+        if isinstance(node, ast.stmt):
+            yield node, above
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, field, None)
+            if isinstance(inner, list):
+                step = ((node, field == "body"),) if isinstance(node, ast.stmt) else ()
+                yield from _statements(inner, (*above, *step))
 
 
 def _same(source: Source, block: Block) -> Block:
     """Find a block again after edits before it: its line in the tree as read tells which."""
     key = (block.kind, block.qualname, block.line)
     return next(b for b in source.blocks if (b.kind, b.qualname, b.line) == key)
-
-
-def _number(source: Source, offset: int) -> int:
-    return 1 + len(_LINE.findall(source.text[:offset]))
 
 
 def _line_as_read(matches: difflib.SequenceMatcher[str], line: int) -> int:
@@ -265,44 +370,3 @@ def _decorators(lines: list[str]) -> int:
     return 0
 
 
-def _parse(
-    text: str, source: Source, block: Block
-) -> cst.FunctionDef | cst.ClassDef | cst.SimpleStatementLine:
-    nodes = _module(text, source.newline).body
-    if text[:1] in " \t":
-        nodes = cast(cst.ClassDef, nodes[0]).body.body  # type: ignore[assignment]
-    site = Site(source.path, block.line, block.qualname)
-    if len(nodes) != 1 or not isinstance(
-        nodes[0], cst.FunctionDef | cst.ClassDef | cst.SimpleStatementLine
-    ):
-        raise AnchorError(
-            sought=block.qualname,
-            expected="a definition on lines of its own",
-            found=f"{len(nodes)} statements on its lines",
-            where=(site,),
-        )
-    node = nodes[0]
-    if isinstance(node, cst.SimpleStatementLine) and len(node.body) != 1:
-        raise AnchorError(
-            sought=block.qualname,
-            expected="an assignment on a line of its own",
-            found=f"{len(node.body)} statements on one line",
-            where=(site,),
-            action="put the assignment on a line of its own",
-        )
-    return node
-
-
-def _module(text: str, newline: str) -> cst.Module:
-    shell = f"{_SHELL}{newline}" if text[:1] in " \t" else ""
-    return cst.parse_module(shell + text)
-
-
-def _unparse(old: str, node: cst.BaseStatement, newline: str) -> str:
-    module = _module(old, newline)
-    if old[:1] not in " \t":
-        return module.with_changes(body=[node]).code
-    shell = cast(cst.ClassDef, module.body[0])
-    body = shell.body.with_changes(body=[node])
-    code = module.with_changes(body=[shell.with_changes(body=body)]).code
-    return code[len(_SHELL) + len(newline) :]
