@@ -92,9 +92,9 @@ def backends_sampled(view: View) -> Site:
         source = view.source(path)
         for block in source.blocks:
             text = source.cut(block) if block.kind == "function" else ""
-            if all(f'"{name}"' in text for name in ("flashinfer", "pytorch")):
-                if f'"{ASCEND}"' not in text:
-                    return Site(path, block.line, block.qualname)
+            known = all(f'"{name}"' in text for name in ("flashinfer", "pytorch"))
+            if known and f'"{ASCEND}"' not in text:
+                return Site(path, block.line, block.qualname)
     raise AnchorError(
         sought="the sampler's choice between sampling backends",
         expected='one function that compares with "flashinfer" and "pytorch", or an Ascend path',

@@ -156,9 +156,7 @@ def _returns_early(step: Step) -> bool:
 def _assigned_call(step: Step, name: str) -> bool:
     pair = nodes.assigned(step.node)
     return (
-        pair is not None
-        and isinstance(pair[1], cst.Call)
-        and nodes.last_name(pair[1].func) == name
+        pair is not None and isinstance(pair[1], cst.Call) and nodes.last_name(pair[1].func) == name
     )
 
 

@@ -108,9 +108,7 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             action="check by hand that the radix cache is off for ascend, and say so in the code",
         )
     found = [
-        step.node
-        for step in nodes.steps(branch)
-        if len(step.above) == 1 and _checks_backend(step)
+        step.node for step in nodes.steps(branch) if len(step.above) == 1 and _checks_backend(step)
     ]
     check = nodes.only(
         found,

@@ -203,9 +203,7 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
         need_min_p=need_min_p,
     )
     node = nodes.insert(node, first, before=nodes.block(text))
-    return _append_parameters(
-        node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor"
-    )
+    return _append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
 
 
 def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
@@ -263,10 +261,9 @@ def _draws_filtered(node: cst.CSTNode) -> bool:
 
 def _draws_by_logits(node: cst.CSTNode, count: int) -> bool:
     """Tell whether there are so many seeded draws, each over masked logits and none over a log."""
-    return (
-        len(nodes.calls(node, DRAW)) == count == len(nodes.calls(node, "masked_fill")) - (count - 1)
-        and not _takes_log(node)
-    )
+    return len(nodes.calls(node, DRAW)) == count == len(nodes.calls(node, "masked_fill")) - (
+        count - 1
+    ) and not _takes_log(node)
 
 
 def _takes_log(node: cst.CSTNode) -> bool:
@@ -376,7 +373,10 @@ def _unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
         step
         for step in nodes.steps(_bodied(where))
         if isinstance(step.node, cst.SimpleStatementLine)
-        and any(nodes.dotted(c.func) == "torch.multinomial" for c in nodes.calls(step.node, "multinomial"))
+        and any(
+            nodes.dotted(c.func) == "torch.multinomial"
+            for c in nodes.calls(step.node, "multinomial")
+        )
     ]
     return nodes.only(
         found,
@@ -398,12 +398,13 @@ def _drawn_from(step: Step) -> str:
 def _probabilities(step: Step, logits: str, node: cst.FunctionDef) -> str:
     name = _drawn_from(step)
     for other in nodes.steps(node):
-        pair = nodes.assigned(other.node)
-        if pair and pair[0] == name and isinstance(pair[1], cst.Call):
-            if nodes.last_name(pair[1].func) == "softmax" and any(
-                nodes.dotted(arg.value) == logits for arg in pair[1].args
-            ):
-                return name
+        if (
+            _assigns_call(other, "softmax")
+            and (pair := nodes.assigned(other.node)) is not None
+            and pair[0] == name
+            and any(nodes.dotted(arg) == logits for arg in nodes.find_all(pair[1], cst.Name))
+        ):
+            return name
     raise AnchorError(
         sought=f"what {node.name.value} draws from without a filter",
         expected=f"the softmax of {logits}",
@@ -429,7 +430,8 @@ def _fused_branch(node: cst.FunctionDef) -> tuple[cst.If, str]:
         and isinstance(step.node.orelse, cst.Else)
     ]
     branch = nodes.only(
-        found, _unclear("the choice of the fused path", "one if hasattr(torch_npu, ...) with an else")
+        found,
+        _unclear("the choice of the fused path", "one if hasattr(torch_npu, ...) with an else"),
     )
     whole = [c for c in nodes.calls(branch.test, "all") if nodes.dotted(c.func) == "torch.all"]
     call = nodes.only(whole, _unclear("the test of the rows", "one torch.all(...) in that if"))
@@ -468,7 +470,7 @@ def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
     return node
 
 
-def _is_docstring(statement: cst.BaseStatement) -> bool:
+def _is_docstring(statement: cst.CSTNode) -> bool:
     expression = nodes.small(statement, cst.Expr)
     return expression is not None and nodes.string(expression.value) is not None
 
@@ -480,14 +482,11 @@ def gaps(view: View) -> tuple[str, ...]:
     found = []
     if _repair_min_p(function, "min_ps") is not function:
         found.append("min_p_type_error")
-    gathered = [c for c in nodes.calls(function, "gather")]
-    if gathered and nodes.calls(function, DRAW):
+    if nodes.calls(function, "gather") and nodes.calls(function, DRAW):
         found.append("neighbour_dependent_draw")
     if not _clamps(draw.node):
         found.append("gumbel_upper_bound")
-    if not any(
-        nodes.dotted(call.func) == "top_ps.to" for call in nodes.calls(function, "to")
-    ):
+    if not any(nodes.dotted(call.func) == "top_ps.to" for call in nodes.calls(function, "to")):
         found.append("top_p_dtype")
     return tuple(found)
 

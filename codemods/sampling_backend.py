@@ -84,7 +84,8 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
             action="guard the assignment and its warning by hand",
         )
     pair = nodes.assigned(step.node)
-    assert pair is not None and step.next is not None
+    assert pair is not None
+    assert step.next is not None
     guard = nodes.guarded(f'{pair[0]} != "{_places.ASCEND}"', (step.node, step.next))
     return nodes.insert(nodes.insert(node, step.next, instead=[]), step.node, instead=[guard])
 

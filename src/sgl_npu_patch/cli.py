@@ -36,7 +36,7 @@ Tree = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="Root of an SGLang checkout, its python/ folder, the sglang package, or site-packages.",
+        help="An SGLang checkout, its python/ folder, the sglang package, or site-packages.",
         show_default=False,
     ),
 ]
@@ -55,7 +55,7 @@ Strict = Annotated[
 
 app = typer.Typer(
     name="sgl-npu-patch",
-    help="Patch a checkout of SGLang so that --enable-deterministic-inference works on Ascend NPUs.",
+    help="Patch SGLang so that --enable-deterministic-inference works on Ascend NPUs.",
     epilog=(
         "Exit codes: 0 as wanted, 1 it is not, 2 usage, 3 conflict, 4 refused, "
         "70 a bug of ours, 130 and 143 interrupted."
@@ -118,7 +118,11 @@ def apply(
 
 @app.command()
 def status(
-    path: Tree, only: Only = None, skip: Skip = None, strict: Strict = False, output: Output = Format.text
+    path: Tree,
+    only: Only = None,
+    skip: Skip = None,
+    strict: Strict = False,
+    output: Output = Format.text,
 ) -> None:
     """Show what each seam finds in a tree; write nothing."""
     tree, plan = _plan(path, only, skip)
@@ -196,7 +200,7 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = app(standalone_mode=False)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # every ending has an exit code of its own
         code = _exit_code(error)
     except KeyboardInterrupt:
         code = _exit_code(Interrupted(signal.SIGINT))
@@ -229,7 +233,7 @@ def _exit_code(error: Exception) -> int:
 
     traceback.print_exc()
     return _say(
-        "this is a bug in sgl-npu-patch; nothing was changed; please report it with the lines above",
+        "this is a bug of sgl-npu-patch; nothing was changed; please report it with what is above",
         BUG,
     )
 

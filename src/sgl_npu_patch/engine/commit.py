@@ -49,14 +49,13 @@ def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
     done: list[_Write] = []
     with _deferred_signals() as pending:
         try:
-            for change in changes.changes:
-                writes.append(_prepare(root, change, made))
+            writes.extend(_prepare(root, change, made) for change in changes.changes)
             for write in writes:
                 _check_unchanged(write)
             for write in writes:
                 if pending:
                     raise Interrupted(pending[0])
-                os.replace(write.temporary, write.target)
+                write.temporary.replace(write.target)
                 done.append(write)
                 _touch(write)
             for write in done:
@@ -101,7 +100,7 @@ def _prepare(root: Path, change: FileChange, made: list[Path]) -> _Write:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(change.after)
-        os.chmod(temporary, stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
+        temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
         if before is not None and hasattr(os, "chown"):
             with contextlib.suppress(OSError):
                 os.chown(temporary, before.st_uid, before.st_gid)
@@ -149,10 +148,10 @@ def _restore(done: list[_Write]) -> list[str]:
             mode = stat.S_IMODE(write.target.stat().st_mode)
             back = write.temporary.with_suffix(".back")
             back.write_bytes(write.change.before)
-            os.chmod(back, mode)
+            back.chmod(mode)
             assert write.mtime_ns is not None
             os.utime(back, ns=(write.mtime_ns, write.mtime_ns))
-            os.replace(back, write.target)
+            back.replace(write.target)
         except OSError:
             lost.append(str(write.change.path))
     return lost

@@ -25,7 +25,7 @@ def uncommitted(root: Path, paths: Sequence[Path]) -> list[str]:
     Raises:
         Refused: git is missing or fails.
     """
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false",
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false",
                "status", "--porcelain", "-z", "--untracked-files=all", "--"]  # fmt: skip
     names = [f":(top,literal){path.resolve().relative_to(root).as_posix()}" for path in paths]
     try:

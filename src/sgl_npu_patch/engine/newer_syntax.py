@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sgl_npu_patch.engine.source import Block
 
 _DEEPEST = 150
-"""Bracket depth above which libcst's parser is not trusted: it overflows the stack at about 2,000."""
+"""Bracket depth above which libcst's parser is not trusted: at 2,000 it overflows the stack."""
 
 
 def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> Iterator[Block]:
@@ -37,9 +37,7 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
     positions = wrapper.resolve(PositionProvider)
     ends = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text)), len(text)]
 
-    def walk(
-        nodes: list[cst.CSTNode], scope: str, guards: tuple[str, ...]
-    ) -> Iterator[Block]:
+    def walk(nodes: list[cst.CSTNode], scope: str, guards: tuple[str, ...]) -> Iterator[Block]:
         for node in nodes:
             if isinstance(node, cst.FunctionDef | cst.ClassDef):
                 where = positions[node]
@@ -61,16 +59,24 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
                 span = (ends[where.start.line - 1], ends[where.end.line])
                 for small in node.body:
                     for name in _bound(small):
-                        kind = "import" if isinstance(small, cst.Import | cst.ImportFrom) else (
-                            "assignment"
+                        kind = (
+                            "import"
+                            if isinstance(small, cst.Import | cst.ImportFrom)
+                            else ("assignment")
                         )
                         yield Block(kind, name, name, *span, where.start.line, guards)  # type: ignore[arg-type]
             elif isinstance(node, cst.BaseCompoundStatement):
-                inner = [child for child in node.children if not isinstance(child, cst.BaseExpression)]
+                inner = [
+                    child for child in node.children if not isinstance(child, cst.BaseExpression)
+                ]
                 for child in inner:
-                    block = child if isinstance(child, cst.BaseSuite) else getattr(child, "body", None)
+                    block = (
+                        child if isinstance(child, cst.BaseSuite) else getattr(child, "body", None)
+                    )
                     if isinstance(block, cst.BaseSuite):
-                        yield from walk(list(block.body), scope, (*guards, type(node).__name__.lower()))
+                        yield from walk(
+                            list(block.body), scope, (*guards, type(node).__name__.lower())
+                        )
 
     yield from walk(list(wrapper.module.body), "", ())
 
@@ -85,7 +91,9 @@ def _bound(small: object) -> list[str]:
     elif isinstance(small, cst.Import | cst.ImportFrom):
         if isinstance(small.names, cst.ImportStar):
             return []
-        return [alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in small.names]
+        return [
+            alias.evaluated_alias or alias.evaluated_name.split(".")[0] for alias in small.names
+        ]
     else:
         return []
     return [target.value for target in targets if isinstance(target, cst.Name)]

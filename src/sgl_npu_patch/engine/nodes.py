@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import libcst as cst
 
 NodeT = TypeVar("NodeT", bound=cst.CSTNode)
+ItemT = TypeVar("ItemT")
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 _LINE_LENGTH = 88
@@ -21,6 +22,10 @@ _LINE_LENGTH = 88
 _TRIVIA = ("whitespace", "leading_lines", "lines_after", "lpar", "rpar", "lbr", "rbr", "comma",
            "semicolon", "trailing", "header", "footer", "indent", "colon", "equal")  # fmt: skip
 """How the names of those fields begin that hold white space and punctuation."""
+
+
+_NODE_TYPES: dict[type[object], bool] = {}
+"""`isinstance` with an abstract class is slow, and this is asked for every field."""
 
 
 @lru_cache(maxsize=512)
@@ -43,23 +48,21 @@ def _descend(node: cst.CSTNode) -> list[cst.CSTNode]:
     return found
 
 
-@cache
 def _is_node(kind: type[object]) -> bool:
-    return issubclass(kind, cst.CSTNode)
+    known = _NODE_TYPES.get(kind)
+    if known is None:
+        known = _NODE_TYPES[kind] = issubclass(kind, cst.CSTNode)
+    return known
 
 
 @cache
 def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name in kind.__dataclass_fields__  # type: ignore[attr-defined]
-        if not name.startswith(_TRIVIA)
-    )
+    return tuple(name for name in kind.__dataclass_fields__ if not name.startswith(_TRIVIA))
 
 
 def find_all(node: cst.CSTNode, kind: type[NodeT]) -> Iterator[NodeT]:
     """Yield the nodes of exactly one type, the given one included."""
-    return (cast(NodeT, found) for found in walk(node) if type(found) is kind)
+    return (found for found in walk(node) if type(found) is kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,24 +203,24 @@ def code(node: cst.CSTNode) -> str:
 def block(source: str, *, blank: bool = False) -> list[Statement]:
     """Parse a template into the statements to insert, with an empty line in front if asked."""
     module = cst.parse_module(source)
-    found = []
+    found: list[Statement] = []
     for statement in module.body:
         above = [*(() if found else module.header), *statement.leading_lines]
         if blank and not found:
             above.insert(0, cst.EmptyLine())
         # An empty line must not get the indentation of where it lands.
         lines = [line.with_changes(indent=line.comment is not None) for line in above]
-        found.append(cast(Statement, statement.with_changes(leading_lines=lines)))
+        found.append(statement.with_changes(leading_lines=lines))
     return found
 
 
 def insert(
     root: NodeT,
-    anchor: cst.BaseStatement,
+    anchor: cst.CSTNode,
     *,
-    before: Sequence[cst.BaseStatement] = (),
-    after: Sequence[cst.BaseStatement] = (),
-    instead: Sequence[cst.BaseStatement] | None = None,
+    before: Sequence[cst.CSTNode] = (),
+    after: Sequence[cst.CSTNode] = (),
+    instead: Sequence[cst.CSTNode] | None = None,
 ) -> NodeT:
     """Put statements around an anchor, found by identity, or in its place."""
     middle = [anchor] if instead is None else instead
@@ -276,9 +279,7 @@ def append_to_list(node: NodeT, value: str, line: str) -> NodeT:
     element = cst.SimpleString(f"{quote}{value}{quote}")
     spread = _spread(sequence)
     if spread is None and len(line) + len(value) + 4 > _LINE_LENGTH >= len(line):
-        spread = cst.ParenthesizedWhitespace(
-            indent=True, last_line=cst.SimpleWhitespace("    ")
-        )
+        spread = cst.ParenthesizedWhitespace(indent=True, last_line=cst.SimpleWhitespace("    "))
         old = [e.with_changes(comma=cst.Comma(whitespace_after=spread)) for e in sequence.elements]
         closing = cst.Comma(whitespace_after=cst.ParenthesizedWhitespace(indent=True))
         return cast(
@@ -298,8 +299,9 @@ def append_to_list(node: NodeT, value: str, line: str) -> NodeT:
         )
     elif _comment(between):
         between = cst.Comma(
-            whitespace_after=cast(cst.ParenthesizedWhitespace, between.whitespace_after)
-            .with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
+            whitespace_after=cast(
+                cst.ParenthesizedWhitespace, between.whitespace_after
+            ).with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
         )
     closing_comma = last.comma
     if isinstance(closing_comma, cst.Comma) and _comment(closing_comma):
@@ -368,44 +370,33 @@ def append_parameter(function: cst.FunctionDef, *sources: str) -> cst.FunctionDe
     )
 
 
-def _appended(old: list[NodeT], new: list[NodeT], width: int) -> list[NodeT]:
-    last = cast(cst.Arg, old[-1])
-    between = cast(cst.Arg, old[-2]).comma if len(old) > 1 else cst.MaybeSentinel.DEFAULT
+def _appended(old: list[Any], new: list[Any], width: int) -> list[Any]:
+    """Append arguments or parameters, which libcst lays out alike, to a list of them."""
+    last = old[-1]
+    between = old[-2].comma if len(old) > 1 else None
     if not isinstance(between, cst.Comma):
         between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     if isinstance(last.comma, cst.Comma):
-        joined = [last.with_changes(comma=between)]
-        rest = [cast(cst.Arg, n).with_changes(comma=between) for n in new[:-1]]
-        final = cast(cst.Arg, new[-1]).with_changes(comma=last.comma)
-        return cast(list[NodeT], [*old[:-1], *joined, *rest, final])
-    plain = [*old[:-1], last.with_changes(comma=between), *new]
+        rest = [node.with_changes(comma=between) for node in (last, *new[:-1])]
+        return [*old[:-1], *rest, new[-1].with_changes(comma=last.comma)]
+    closing = getattr(last, "whitespace_after_arg", None)
+    if not isinstance(closing, cst.ParenthesizedWhitespace):
+        return [*old[:-1], last.with_changes(comma=between), *new]
+    # The line break in front of the closing bracket hangs on the last argument.
+    bare = [last.with_changes(whitespace_after_arg=cst.SimpleWhitespace("")), *new]
     added = sum(len(code(node)) + 2 for node in new)
-    space = last.whitespace_after_arg if isinstance(last, cst.Arg) else None
-    if width and width + added > _LINE_LENGTH >= width and isinstance(
-        space, cst.ParenthesizedWhitespace
-    ):
-        return _one_a_line(cast(list[cst.Arg], plain), space)  # type: ignore[return-value]
-    if isinstance(space, cst.ParenthesizedWhitespace):
-        plain[-2] = cast(cst.Arg, plain[-2]).with_changes(
-            whitespace_after_arg=cst.SimpleWhitespace("")
-        )  # type: ignore[call-overload]
-        for index in range(len(old) - 1, len(plain) - 1):
-            plain[index] = cast(cst.Arg, plain[index]).with_changes(
-                comma=between, whitespace_after_arg=cst.SimpleWhitespace("")
-            )  # type: ignore[call-overload]
-        plain[-1] = cast(cst.Arg, plain[-1]).with_changes(whitespace_after_arg=space)  # type: ignore[call-overload]
-    return cast(list[NodeT], plain)
+    if width + added > _LINE_LENGTH >= width:
+        return _one_a_line([*old[:-1], *bare], closing)
+    rest = [node.with_changes(comma=between) for node in bare[:-1]]
+    return [*old[:-1], *rest, bare[-1].with_changes(whitespace_after_arg=closing)]
 
 
 def _one_a_line(args: list[cst.Arg], closing: cst.ParenthesizedWhitespace) -> list[cst.Arg]:
-    spread = cst.Comma(
-        whitespace_after=cst.ParenthesizedWhitespace(
-            indent=True, last_line=cst.SimpleWhitespace(closing.last_line.value + "    ")
-        )
-    )
-    bare = [a.with_changes(comma=spread, whitespace_after_arg=cst.SimpleWhitespace("")) for a in args]
-    bare[-1] = bare[-1].with_changes(comma=cst.Comma(whitespace_after=closing))
-    return bare
+    indent = cst.SimpleWhitespace(closing.last_line.value + "    ")
+    spread = cst.Comma(whitespace_after=cst.ParenthesizedWhitespace(indent=True, last_line=indent))
+    lines = [arg.with_changes(comma=spread) for arg in args]
+    lines[-1] = lines[-1].with_changes(comma=cst.Comma(whitespace_after=closing))
+    return lines
 
 
 def guarded(test: str, body: Sequence[cst.BaseStatement]) -> cst.If:
@@ -418,9 +409,7 @@ def guarded(test: str, body: Sequence[cst.BaseStatement]) -> cst.If:
     )
 
 
-def only(
-    found: Sequence[NodeT], error: Callable[[int], Exception]
-) -> NodeT:
+def only(found: Sequence[ItemT], error: Callable[[int], Exception]) -> ItemT:
     """Give the one element, or raise the error made for the number found."""
     if len(found) != 1:
         raise error(len(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Literal
 
 from sgl_npu_patch.engine import vendor
@@ -151,7 +150,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
         return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
     present: list[Site] = []
     for target in seam.targets(view):
-        with _at(target.spot.site):
+        with _At(target.spot.site):
             if target.is_applied(target.spot.node):
                 present.append(target.spot.site)
                 continue
@@ -171,7 +170,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
 
 
-class _at:
+class _At:
     """Give an anchor error raised inside the place where it happened."""
 
     def __init__(self, site: Site) -> None:
@@ -224,9 +223,7 @@ def _place(module: str, view: View, present: list[Site]) -> bool:
     )
 
 
-def _require(
-    series: Mapping[str, Seam], outcomes: dict[str, Outcome], overlay: Overlay
-) -> None:
+def _require(series: Mapping[str, Seam], outcomes: dict[str, Outcome], overlay: Overlay) -> None:
     for name, outcome in outcomes.items():
         seam = series[name]
         for need in seam.needs_if_defined:

@@ -165,9 +165,7 @@ def _walk(
             for target in targets:
                 for name in ast.walk(target):
                     if isinstance(name, ast.Name):
-                        yield _block(
-                            "assignment", name.id, scope, ends, node.lineno, node, guards
-                        )
+                        yield _block("assignment", name.id, scope, ends, node.lineno, node, guards)
         elif isinstance(node, ast.Import | ast.ImportFrom) and not scope:
             for alias in node.names:
                 bound = alias.asname or alias.name.split(".")[0]

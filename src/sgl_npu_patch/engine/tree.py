@@ -18,7 +18,7 @@ site-packages, the package itself."""
 
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 """Never wait for a named pipe; Python's own `open` costs as much again as the reading."""
-_VERSION = re.compile(rb"""^__version__ *= *(?:\w+ *= *)*["']([^"'\n]+)""", re.M)
+_VERSION = re.compile(rb"""^__version__ *= *(?:\w+ *= *)*["']([^"'\n]+)""", re.MULTILINE)
 
 
 class SourceTree(Protocol):
@@ -101,7 +101,7 @@ class DirectoryTree:
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError):
-            if os.path.islink(target):
+            if Path(target).is_symlink():
                 raise Refused(f"{name}: is a symbolic link that leads nowhere") from None
             raise FileNotFoundError(target) from None
         except OSError as error:
@@ -131,7 +131,7 @@ def open_directory(root: Path) -> DirectoryTree:
         if not root.is_dir():
             what = "is not a directory" if root.exists() else "does not exist"
             raise Refused(f"{root}: {what}; give the root of an SGLang checkout")
-        os.listdir(root)
+        next(root.iterdir(), None)
     except OSError as error:
         raise Refused(f"{root}: cannot be read: {error.strerror}") from error
     for layout in _LAYOUTS:

@@ -161,11 +161,7 @@ class View:
             for source, use in uses
             if use.kind == "call" and not source.around(use.line, name)
         ]
-        holders = [
-            (source, block)
-            for source, use in called
-            for block in source.around(use.line)
-        ]
+        holders = [(source, block) for source, use in called for block in source.around(use.line)]
         others = [(s, u) for s, u in uses if u.kind == "other"]
         if len(called) != 1 or len(holders) != 1 or others:
             raise AnchorError(
@@ -368,5 +364,3 @@ def _decorators(lines: list[str]) -> int:
         if re.match(r"\s*(async\s+def|def|class)\b", line):
             return number
     return 0
-
-

@@ -57,7 +57,11 @@ def evidence_lines(seam: str, evidence: Evidence) -> list[str]:
     for label, text in rows:
         if text:
             lines += textwrap.wrap(
-                text, _WIDTH, initial_indent=f"  {label:<9}", subsequent_indent=" " * 11, max_lines=3
+                text,
+                _WIDTH,
+                initial_indent=f"  {label:<9}",
+                subsequent_indent=" " * 11,
+                max_lines=3,
             )
     return lines
 
