@@ -1,0 +1,73 @@
+# `make run` and `make test` need only python3, pip, git and make; everything else is set up here.
+
+PYTHON ?= python3
+VENV ?= .venv
+RELEASE ?= 0.5.12.post1
+
+BIN := $(VENV)/bin
+DEMO := build/demo
+PRISTINE := $(DEMO)/sglang-$(RELEASE)
+PATCHED := $(DEMO)/sglang-$(RELEASE)-patched
+TYPED := build/typed/sgl_npu_patch
+
+.PHONY: run test lint typecheck pytest docs refresh bench clean
+
+run: $(VENV)/run.stamp $(PRISTINE)/sglang
+	rm -rf $(PATCHED)
+	cp -R $(PRISTINE) $(PATCHED)
+	$(BIN)/sgl-npu-patch apply $(PATCHED)
+	@echo
+	$(BIN)/sgl-npu-patch status $(PATCHED)
+	@echo
+	@git --no-pager diff --no-index --stat $(PRISTINE) $(PATCHED) || test $$? -eq 1
+
+test: lint typecheck pytest
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --select E501 --line-length 88 npu_ops
+	$(BIN)/black --check --quiet npu_ops
+	$(BIN)/isort --check --quiet npu_ops
+
+# The series lives in folders at the root, so it is laid out under its installed names first.
+typecheck: $(VENV)/test.stamp
+	rm -rf build/typed
+	mkdir -p $(TYPED)
+	ln -s $(addprefix $(CURDIR)/,$(wildcard src/sgl_npu_patch/*) codemods npu_ops templates) $(TYPED)
+	$(BIN)/mypy
+
+pytest: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -n 2
+
+# Writes docs/seams.md from the docstrings of the codemods.
+docs: $(VENV)/run.stamp
+	$(BIN)/python docs/generate.py
+
+# Rewrites the golden table of statuses; review the result as a diff.
+refresh: $(VENV)/test.stamp
+	$(BIN)/python -m tests.upstream.refresh
+
+bench: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.bench_apply
+
+clean:
+	rm -rf build $(VENV)
+
+$(PRISTINE)/sglang: | $(VENV)/run.stamp
+	rm -rf $(PRISTINE)
+	$(BIN)/sgl-npu-patch fetch $(RELEASE) $(PRISTINE)
+
+$(VENV)/run.stamp: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/test.stamp: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@ $(VENV)/run.stamp
+
+# Debian splits ensurepip from python3: there, the pip outside fills the environment.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }

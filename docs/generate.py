@@ -1,0 +1,102 @@
+"""Write what is generated in the documentation: ``make docs``.
+
+docs/seams.md comes from the docstrings of the codemods. In every other page, a console block
+behind a line ``<!-- run -->`` is run again, in a folder that holds SGLang 0.5.12.post1 as
+``sglang``, and what the program prints replaces what stands there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sgl_npu_patch.codemods import SERIES
+
+ROOT = Path(__file__).resolve().parent.parent
+SEAMS = ROOT / "docs" / "seams.md"
+RELEASE = "0.5.12.post1"
+
+_BLOCK = re.compile(r"(<!-- run -->\n```console\n)(.*?)(```\n)", re.DOTALL)
+
+INTRODUCTION = """\
+# Seams of the series `deterministic`
+
+A seam is one place (or group of places) in SGLang that the patch changes. They are judged and edited
+in this order; `sgl-npu-patch explain SEAM` prints the same text. This page is generated from the
+docstrings in `codemods/` by `make docs`; edit those.
+"""
+
+
+def render_seams() -> str:
+    """Give docs/seams.md: one heading a seam, then its docstring and what it needs."""
+    parts = [INTRODUCTION]
+    for module in SERIES:
+        name = module.__name__.rpartition(".")[2]
+        needs = [
+            *module.SEAM.needs,
+            *(f"{need} (where it applies)" for need in module.SEAM.needs_if_defined),
+        ]
+        parts.append(f"\n## {name}\n\n{inspect.getdoc(module)}\n")
+        if needs:
+            parts.append(f"\n**Needs**: {', '.join(needs)}.\n")
+    return "".join(parts)
+
+
+def pages() -> list[Path]:
+    """List the pages that may hold blocks to run."""
+    return [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {SEAMS})]
+
+
+def rerun(page: str, release: Path) -> str:
+    """Give a page's text with the output of its blocks as the program prints it now.
+
+    Args:
+        release: a tree of SGLang 0.5.12.post1; a copy of it is what the commands see.
+    """
+    if not _BLOCK.search(page):
+        return page
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(release, Path(folder) / "sglang")
+        return _BLOCK.sub(lambda block: block[1] + _session(block[2], folder) + block[3], page)
+
+
+def _session(block: str, folder: str) -> str:
+    printed = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            done = subprocess.run(
+                line[2:],
+                shell=True,  # noqa: S602  # the commands are those of our own pages
+                cwd=folder,
+                check=False,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            )
+            output = "\n".join(part.rstrip() for part in done.stdout.splitlines())
+            printed.append(f"{line}\n{output}\n" if output else f"{line}\n")
+    return "".join(printed)
+
+
+def main() -> None:
+    """Fetch the release and write all pages."""
+    from sgl_npu_patch.fetch import fetch
+
+    SEAMS.write_text(render_seams(), encoding="utf-8", newline="\n")
+    with tempfile.TemporaryDirectory() as folder:
+        release = Path(folder) / "release"
+        fetch(RELEASE, release)
+        for page in pages():
+            text = page.read_text(encoding="utf-8")
+            page.write_text(rerun(text, release), encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import ndiff
+from pathlib import Path, PurePosixPath
+
+import black
+import isort
+import pytest
+from black.report import NothingChanged
+from filelock import FileLock
+
+from tests.upstream.program import Run, program
+from tests.upstream.releases import (
+    RELEASES_NATIVE,
+    RELEASES_PATCHED,
+    copy_tree,
+    release_tree,
+)
+from tests.upstream.test_statuses import expected_gaps, expected_statuses
+
+VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
+
+# 0.5.12.post1, outside the vendored folder. Upstream's own change deletes 28 lines.
+DELETED_LINES_AT_MOST = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """A release, a patched copy of it, and what the program said on the way."""
+
+    release: str
+    pristine: Path
+    tree: Path
+    diff: Run
+    apply: Run
+
+    @property
+    def changed(self) -> list[PurePosixPath]:
+        return self.apply.changed
+
+    @property
+    def added(self) -> list[PurePosixPath]:
+        return self.apply.added
+
+    @property
+    def written(self) -> list[PurePosixPath]:
+        return [*self.changed, *self.added]
+
+
+@pytest.fixture(scope="module")
+def patched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Patched:
+    """Patch a release once, whichever of the parallel test processes asks first."""
+    release: str = request.param
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    tree, runs = shared / f"patched-{release}", shared / f"patched-{release}.runs"
+    with FileLock(f"{runs}.lock"):
+        if not runs.exists():
+            copy_tree(release, tree)
+            done = program("diff", tree), program("apply", tree, "--format", "json")
+            runs.write_bytes(pickle.dumps(done))
+        diff, apply = pickle.loads(runs.read_bytes())
+    assert apply.code == 0, apply.stderr
+    return Patched(release, release_tree(release), tree, diff, apply)
+
+
+# One release of every row of the table, where a whole further run on each would say no more.
+SHAPES = ["0.5.3", "0.5.3.post2", "0.5.4.post1", "0.5.8.post1", "0.5.10", "0.5.11", "0.5.12.post1"]
+
+all_patched = pytest.mark.parametrize("patched", RELEASES_PATCHED, indirect=True)
+every_shape = pytest.mark.parametrize("patched", SHAPES, indirect=True)
+last_patched = pytest.mark.parametrize("patched", ["0.5.12.post1"], indirect=True)
+
+
+def snapshot(tree: Path) -> dict[str, tuple[bytes, int]]:
+    """Return bytes and mtime of every file, so that a rewrite with the same bytes shows too."""
+    return {
+        path.relative_to(tree).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+
+
+@all_patched
+def test_statuses(patched: Patched) -> None:
+    assert patched.apply.statuses == expected_statuses(patched.release)
+    assert patched.apply.gaps == {}
+    assert patched.changed
+    assert {path.parent.as_posix() for path in patched.added} == {f"sglang/{VENDORED}"}
+
+
+@all_patched
+def test_only_the_reported_files_differ(patched: Patched) -> None:
+    differing = {
+        path
+        for path, (data, _) in snapshot(patched.tree).items()
+        if not (patched.pristine / path).is_file() or (patched.pristine / path).read_bytes() != data
+    }
+    assert differing == {path.as_posix() for path in patched.written}
+    assert not [path for path in patched.added if (patched.pristine / path).exists()]
+
+
+@all_patched
+def test_written_files_compile(patched: Patched) -> None:
+    for path in patched.written:
+        compile((patched.tree / path).read_bytes(), str(path), "exec", dont_inherit=True)
+
+
+@all_patched
+def test_second_run_touches_nothing(patched: Patched) -> None:
+    before = snapshot(patched.tree)
+    again = program("apply", patched.tree, "--format", "json")
+    assert again.code == 0
+    assert again.report["changed"] == again.report["added"] == []
+    assert again.statuses == {
+        seam: once_applied(seam, status)
+        for seam, status in expected_statuses(patched.release).items()
+    }
+    assert snapshot(patched.tree) == before
+
+
+def once_applied(seam: str, status: str) -> str:
+    if status != "applied":
+        return status
+    # A claim that is gone leaves no trace to be recognised by.
+    return "not-needed" if seam == "attention_comment" else "already"
+
+
+@every_shape
+def test_nothing_is_left_to_do(patched: Patched) -> None:
+    assert program("apply", patched.tree, "--check").code == 0
+    assert program("diff", patched.tree).stdout == b""
+
+
+@all_patched
+@pytest.mark.parametrize(
+    "command",
+    [("git", "apply", "--whitespace=nowarn"), ("patch", "-p1", "-F0", "--silent")],
+    ids=lambda command: command[0],
+)
+def test_diff_applied_by_others_gives_the_same_bytes(
+    patched: Patched, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    for path in patched.changed:
+        copy = tmp_path / path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((patched.pristine / path).read_bytes())
+    assert patched.diff.code == 0
+    done = subprocess.run(
+        command, check=False, cwd=tmp_path, input=patched.diff.stdout, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    # Nothing on stderr either: fuzz, offsets and whitespace are reported there or on stdout.
+    assert done.stdout + done.stderr == b""
+    expected = {path.as_posix(): (patched.tree / path).read_bytes() for path in patched.written}
+    assert {path: data for path, (data, _) in snapshot(tmp_path).items()} == expected
+
+
+@every_shape
+def test_check_foretold_the_change(patched: Patched, tmp_path: Path) -> None:
+    tree = copy_tree(patched.release, tmp_path / "tree")
+    before = snapshot(tree)
+    check = program("apply", tree, "--check", "--format", "json")
+    assert check.code == 1
+    assert snapshot(tree) == before
+    for key in ("outcomes", "changed", "added"):
+        assert check.report[key] == patched.apply.report[key]
+
+
+@every_shape
+def test_strict_is_about_withheld_seams(patched: Patched) -> None:
+    withheld = "withheld" in patched.apply.statuses.values()
+    strict = program("apply", patched.tree, "--strict")
+    assert strict.code == (1 if withheld else 0)
+
+
+def black_formats(source: str) -> str:
+    try:
+        return black.format_file_contents(source, fast=True, mode=black.Mode())
+    except NothingChanged:
+        return source
+
+
+def isort_sorts(source: str) -> str:
+    return isort.code(source, profile="black")
+
+
+def isort_sorts_as_sglang(source: str) -> str:
+    # SGLang's configuration names itself first-party, which changes the order of sections.
+    return isort.code(source, profile="black", known_first_party=["sglang"])
+
+
+@all_patched
+@pytest.mark.parametrize("formatter", [black_formats, isort_sorts, isort_sorts_as_sglang])
+def test_formatters_complain_of_nothing_new(
+    patched: Patched, formatter: Callable[[str], str]
+) -> None:
+    for path in patched.written:
+        after = (patched.tree / path).read_text(encoding="utf-8")
+        complaints = formatter_complaints(after, formatter)
+        if complaints and path in patched.changed:
+            before = (patched.pristine / path).read_text(encoding="utf-8")
+            complaints -= formatter_complaints(before, formatter)
+        assert not complaints, f"{path}: {complaints}"
+
+
+def formatter_complaints(source: str, formatter: Callable[[str], str]) -> Counter[str]:
+    formatted = formatter(source)
+    if formatted == source:
+        return Counter()
+    lines = ndiff(source.splitlines(), formatted.splitlines())
+    return Counter(line for line in lines if line[:2] in {"+ ", "- "})
+
+
+def deleted_lines(before: Path, after: Path) -> list[str]:
+    command = ["git", "diff", "--no-index", "--no-color", "--unified=0", str(before), str(after)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    return [
+        line[1:]
+        for line in done.stdout.splitlines()
+        if line.startswith("-") and not line.startswith("--- ")
+    ]
+
+
+@last_patched
+def test_footprint_is_small(patched: Patched) -> None:
+    deleted: dict[PurePosixPath, list[str]] = {}
+    reindented: dict[PurePosixPath, list[str]] = {}
+    for path in patched.changed:
+        assert VENDORED not in path.as_posix()
+        before, after = patched.pristine / path, patched.tree / path
+        deleted[path] = deleted_lines(before, after)
+        kept = {line.strip() for line in after.read_text(encoding="utf-8").splitlines()}
+        reindented[path] = [line for line in deleted[path] if line.strip() in kept and line.strip()]
+    assert sum(map(len, deleted.values())) <= DELETED_LINES_AT_MOST, deleted
+    # The guarded assignment and its warning; nothing else moves sideways.
+    arguments = PurePosixPath("sglang/srt/server_args.py")
+    assert [path for path, lines in reindented.items() if lines] in ([], [arguments]), reindented
+    for line in reindented[arguments]:
+        assert "sampling" in line.lower() or line.strip() in {"logger.warning(", ")"}, reindented
+
+
+@pytest.fixture(scope="module")
+def native(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, dict[str, tuple[bytes, int]]]:
+    release: str = request.param
+    tree = copy_tree(release, tmp_path_factory.mktemp(release) / "tree")
+    return release, tree, snapshot(tree)
+
+
+@pytest.mark.parametrize("native", RELEASES_NATIVE, indirect=True)
+def test_native_release_stays_as_it_is(
+    native: tuple[str, Path, dict[str, tuple[bytes, int]]],
+) -> None:
+    release, tree, before = native
+    strict = program("apply", tree, "--strict", "--format", "json")
+    assert strict.code == 1
+    assert strict.statuses == expected_statuses(release)
+    assert strict.report["changed"] == strict.report["added"] == []
+    assert {gap for gaps in strict.gaps.values() for gap in gaps} == expected_gaps(release)
+    assert snapshot(tree) == before
+
+
+@pytest.mark.parametrize("native", ["0.5.13", "0.5.23"], indirect=True)
+def test_native_release_is_as_wanted(
+    native: tuple[str, Path, dict[str, tuple[bytes, int]]],
+) -> None:
+    release, tree, before = native
+    run = program("apply", tree)
+    assert run.code == 0
+    assert not [gap for gap in expected_gaps(release) if gap not in run.stdout.decode()]
+    assert program("apply", tree, "--check").code == 0
+    assert program("diff", tree).stdout == b""
+    assert snapshot(tree) == before

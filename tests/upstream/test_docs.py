@@ -1,0 +1,40 @@
+"""What the documentation shows is what the program prints."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.upstream.releases import release_tree
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = _generator()
+
+
+def test_the_seams_page_is_the_docstrings() -> None:
+    assert GENERATOR.SEAMS.read_text(encoding="utf-8") == GENERATOR.render_seams()
+
+
+@pytest.mark.parametrize("page", GENERATOR.pages(), ids=lambda page: page.name)
+def test_the_output_shown_is_printed_by_the_program(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert GENERATOR.rerun(text, release_tree(GENERATOR.RELEASE)) == text
+
+
+def test_at_least_one_page_shows_output() -> None:
+    pages = GENERATOR.pages()
+    assert any("<!-- run -->" in page.read_text(encoding="utf-8") for page in pages)

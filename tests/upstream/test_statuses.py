@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.upstream.golden import EXPECTED, observe, read_expected, render
+from tests.upstream.program import SEAMS, program
+from tests.upstream.releases import (
+    RELEASES,
+    RELEASES_NATIVE,
+    RELEASES_PATCHED,
+    RELEASES_TOO_OLD,
+    copy_tree,
+    release_tree,
+)
+
+STATUS_OF_LETTER = {"A": "applied", "W": "withheld", "N": "not-needed", "U": "upstream"}
+
+# Spelled out by hand: what must hold, not what the program was seen to do. Columns as in SEAMS.
+STATUSES = {
+    "0.5.3rc2": "A W N N A N N A A",
+    "0.5.3": "A W N N A N N A A",
+    "0.5.3.post1": "A W N N A N N A A",
+    "0.5.3.post2": "A A N N A N N A A",
+    "0.5.3.post3": "A A N N A N N A A",
+    "0.5.4": "A W N N A N N A A",
+    "0.5.4.post1": "A W N N A N N A A",
+    "0.5.4.post2": "A W N N A N N A A",
+    "0.5.4.post3": "A W N N A N N A A",
+    "0.5.5": "A W N N A N N A A",
+    "0.5.5.post1": "A W N N A N N A A",
+    "0.5.5.post2": "A W N N A N N A A",
+    "0.5.5.post3": "A W W N A W N A A",
+    "0.5.6": "A W W N A W N A A",
+    "0.5.6.post1": "A W W N A W N A A",
+    "0.5.6.post2": "A W W N A W N A A",
+    "0.5.7": "A W W N A W N A A",
+    "0.5.8": "A W W N A W N A A",
+    "0.5.8.post1": "A W W N A W N A A",
+    "0.5.9": "A W A N A A N A A",
+    "0.5.10rc0": "A W A N A A N A A",
+    "0.5.10": "A W A N A A N A A",
+    "0.5.10.post1": "A W A N A A N A A",
+    "0.5.11": "A W A A A A N A A",
+    "0.5.12": "A A A A A A A A A",
+    "0.5.12.post1": "A A A A A A A A A",
+    "0.5.13": "U U U U U U N U U",
+    "0.5.13.post1": "U U U U U U N U U",
+    "0.5.14": "U U U U U U N U U",
+    "0.5.15": "U U U U U U N U U",
+    "0.5.15.post1": "U U U U U U N U U",
+    "0.5.16": "U U U U U U N U U",
+    "0.5.17": "U U U U U U N U U",
+    "0.5.18": "U U U U U U N U U",
+    "0.5.19": "U U U U U U N U U",
+    "0.5.20": "U U U U U U N U U",
+    "0.5.21": "U U U U U U N U U",
+    "0.5.22": "U U U U U U N U U",
+    "0.5.23": "U U U U U U N U U",
+}
+
+# The last native release that has each gap; every one is there from 0.5.13 on.
+LAST_RELEASE_WITH_GAP = {
+    "alias_not_rebound": "0.5.20",
+    "out_overload_lost": "0.5.20",
+    "workspace_not_rebound": "0.5.20",
+    "fused_attention_v2_not_replaced": "0.5.23",
+    "rebinding_not_undone": "0.5.23",
+    "addmm_not_registered": "0.5.23",
+    "mean_dtype": "0.5.23",
+    "min_p_type_error": "0.5.23",
+    "neighbour_dependent_draw": "0.5.23",
+    "launch_guards_missing": "0.5.23",
+    "gumbel_upper_bound": "0.5.17",
+    "top_p_dtype": "0.5.22",
+    "deepseek_refused": "0.5.16",
+}
+
+
+def expected_statuses(release: str) -> dict[str, str]:
+    letters = STATUSES[release].split()
+    return {seam: STATUS_OF_LETTER[letter] for seam, letter in zip(SEAMS, letters, strict=True)}
+
+
+def expected_gaps(release: str) -> set[str]:
+    position = RELEASES_NATIVE.index(release)
+    return {
+        gap
+        for gap, last in LAST_RELEASE_WITH_GAP.items()
+        if position <= RELEASES_NATIVE.index(last)
+    }
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, dict[str, Any]]:
+    return read_expected()
+
+
+def test_golden_table_has_every_release_in_order(expected: dict[str, dict[str, Any]]) -> None:
+    assert tuple(expected) == RELEASES
+    assert tuple(STATUSES) == RELEASES_PATCHED + RELEASES_NATIVE
+    assert (len(RELEASES_TOO_OLD), len(RELEASES_PATCHED), len(RELEASES_NATIVE)) == (2, 26, 13)
+
+
+def test_golden_table_is_as_the_refresh_writes_it(expected: dict[str, dict[str, Any]]) -> None:
+    assert render(expected).encode() == EXPECTED.read_bytes()
+
+
+@pytest.mark.parametrize("release", STATUSES)
+def test_golden_table_agrees_with_the_statuses_spelled_out(
+    expected: dict[str, dict[str, Any]], release: str
+) -> None:
+    assert list(expected[release]["statuses"].items()) == list(expected_statuses(release).items())
+    assert expected[release]["exit"] == 0
+
+
+@pytest.mark.parametrize("release", RELEASES_NATIVE)
+def test_golden_table_agrees_with_the_gaps_spelled_out(
+    expected: dict[str, dict[str, Any]], release: str
+) -> None:
+    named = [gap for gaps in expected[release]["gaps"].values() for gap in gaps]
+    assert sorted(named) == sorted(expected_gaps(release))
+    assert expected[release]["changed"] == expected[release]["added"] == []
+
+
+@pytest.mark.parametrize("release", RELEASES_PATCHED)
+def test_golden_table_has_gaps_only_on_native_releases(
+    expected: dict[str, dict[str, Any]], release: str
+) -> None:
+    assert "gaps" not in expected[release]
+    assert expected[release]["changed"]
+    assert expected[release]["added"]
+
+
+@pytest.mark.parametrize("release", RELEASES_TOO_OLD)
+def test_golden_table_refuses_what_is_too_old(
+    expected: dict[str, dict[str, Any]], release: str
+) -> None:
+    assert expected[release] == {"exit": 4}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_release_has_the_golden_status(expected: dict[str, dict[str, Any]], release: str) -> None:
+    assert observe(release) == expected[release]
+
+
+@pytest.mark.parametrize("release", RELEASES_TOO_OLD)
+@pytest.mark.parametrize("command", ["apply", "status", "diff"])
+def test_too_old_release_is_refused(release: str, command: str, tmp_path: Path) -> None:
+    run = program(command, copy_tree(release, tmp_path / "tree"))
+    assert run.code == 4
+    assert run.stdout == b""
+    assert "deterministic inference" in run.stderr
+
+
+@pytest.mark.parametrize("release", ["0.5.12.post1", "0.5.23"])
+def test_report_describes_the_tree(release: str) -> None:
+    tree = release_tree(release)
+    report = program("status", tree, "--format", "json").report
+    assert set(report) >= {"schema", "tool", "tree", "outcomes", "changed", "added"}
+    assert report["tree"]["version"] == release
+    for outcome in report["outcomes"]:
+        assert set(outcome) >= {"seam", "status", "sites", "reason", "gaps"}
+        for site in outcome["sites"]:
+            if site["path"] in report["added"]:
+                assert site["line"] == 0
+                continue
+            text = (tree / site["path"]).read_bytes()
+            assert 0 <= site["line"] <= text.count(b"\n") + 1
+
+
+def test_table_on_a_terminal_names_every_seam_and_gap() -> None:
+    run = program("status", release_tree("0.5.13"))
+    text = run.stdout.decode()
+    assert run.code == 0
+    assert not [seam for seam in SEAMS if seam not in text]
+    assert not [gap for gap in expected_gaps("0.5.13") if gap not in text]
