@@ -1,0 +1,1 @@
+"""Hold the modules that are vendored into SGLang's NPU backend."""

@@ -1,0 +1,291 @@
+"""Make PrivateUse1 an "npu" that computes on the CPU.
+
+`install()` once a process: registrations with torch's dispatcher are global and stay. An npu tensor
+is a real `torch.Tensor` on the device "npu:0" whose storage carries the CPU memory that it stands
+for; every operator without a kernel of its own runs on that memory. torch_npu's own kernels for
+what the patch replaces have stand-ins under PrivateUse1 and AutogradPrivateUse1; their last bits
+depend on the size of the batch.
+
+Not simulated: backward formulas, streams, and storages made on the device (`copy.deepcopy` of an
+npu tensor).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils import backend_registration
+
+NPU = "npu"
+
+_HOST_MEMORY = "host_memory"
+
+_HOST_KERNELS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_MIXED_DEVICES = (
+    "aten::copy_",
+    "aten::index.",
+    "aten::index_put",
+    "aten::_index_put_impl_",
+)
+
+# torch leaves these without annotations.
+_new_library: Callable[[str, str], Any] = torch.library.Library
+_setup_backend: Callable[..., None] = backend_registration._setup_privateuseone_for_python_backend
+
+_libraries: list[Any] = []
+
+
+class _Backend:
+    """What torch and SGLang ask of `torch.npu`."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def set_device(self, device: object) -> None:
+        pass
+
+    def synchronize(self, device: object = None) -> None:
+        pass
+
+    def get_device_name(self, device: object = None) -> str:
+        return "Ascend910B (simulated)"
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+
+def install() -> None:
+    """Register the device; a second call does nothing."""
+    if _libraries:
+        return
+    _setup_backend(NPU, backend_module=_Backend())
+    _libraries.extend([_new_library("_", "IMPL"), _new_library("aten", "IMPL")])
+    fallback, aten = _libraries
+    fallback.fallback(_run_on_host, "PrivateUse1")
+    with warnings.catch_warnings():
+        # torch warns of an overridden kernel once a process; said here, no test has to expect it.
+        warnings.simplefilter("ignore")
+        aten.impl("mm", _native_mm, "PrivateUse1")
+        override = _new_library("aten", "IMPL")
+        override.impl("mm", _native_mm, "PrivateUse1")
+        override._destroy()
+    for name, kernel in NATIVE_KERNELS.items():
+        if name != "mm":
+            aten.impl(name, kernel, "PrivateUse1")
+        aten.impl(name, _autograd_node(_operator(f"aten::{name}")), "AutogradPrivateUse1")
+
+
+def npu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an npu tensor over the memory of a CPU tensor, with its strides and offset."""
+    device_tensor: torch.Tensor = torch._C._acc.create_empty_tensor((0,), tensor.dtype)
+    _adopt(device_tensor, tensor.detach())
+    return device_tensor
+
+
+def cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the CPU tensor that shares an npu tensor's memory."""
+    if tensor.device.type != NPU:
+        raise TypeError(f"not an npu tensor: {tensor.device}")
+    memory = getattr(tensor.untyped_storage(), _HOST_MEMORY, None)
+    if memory is None:
+        raise RuntimeError("an npu tensor that the simulator did not make")
+    with _plain_tensors():
+        empty = torch.empty(0, dtype=tensor.dtype)
+        return empty.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def in_last_bits(result: torch.Tensor, batch: int) -> torch.Tensor:
+    """Return `result` some units in the last place off, as of a kernel that splits by batch size.
+
+    Batches of 1 to 8 all differ from each other, and any larger one from those.
+    """
+    steps = batch - 1 if batch <= 8 else 8 + batch.bit_length()
+    if not result.is_floating_point():
+        return result
+    shifted = result
+    for _ in range(steps):
+        shifted = torch.nextafter(shifted, torch.full_like(shifted, math.inf))
+    return torch.where(result.isfinite() & (result != 0), shifted, result)
+
+
+def _native_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return npu(in_last_bits(torch.mm(cpu(a), cpu(b)), a.shape[0]))
+
+
+def _native_bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return npu(in_last_bits(torch.bmm(cpu(a), cpu(b)), a.shape[0] * a.shape[1]))
+
+
+def _native_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    rows = math.prod(a.shape[:-1])
+    return npu(in_last_bits(torch.matmul(cpu(a), cpu(b)), rows))
+
+
+def _native_addmm(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    result = torch.addmm(cpu(bias), cpu(a), cpu(b), beta=beta, alpha=alpha)
+    return npu(in_last_bits(result, a.shape[0]))
+
+
+def _native_mean_dim(
+    tensor: torch.Tensor,
+    dim: list[int] | None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    result = torch.mean(cpu(tensor), dim, keepdim, dtype=dtype)
+    return npu(in_last_bits(result, result.numel()))
+
+
+def _native_mean(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    batch = tensor.shape[0] if tensor.dim() else 1
+    return npu(in_last_bits(torch.mean(cpu(tensor), dtype=dtype), batch))
+
+
+def _native_log_softmax(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    host = cpu(tensor).float() if half_to_float else cpu(tensor)
+    rows = host.numel() // max(host.shape[dim], 1) if host.dim() else 1
+    return npu(in_last_bits(torch._log_softmax(host, dim, False), rows))
+
+
+NATIVE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
+    "mm": _native_mm,
+    "bmm": _native_bmm,
+    "matmul": _native_matmul,
+    "addmm": _native_addmm,
+    "mean.dim": _native_mean_dim,
+    "mean": _native_mean,
+    "_log_softmax": _native_log_softmax,
+}
+"""The aten kernels that torch_npu has for what the patch replaces, as stand-ins."""
+
+
+def _autograd_node(operator: Any) -> Callable[..., torch.Tensor]:
+    def redispatch(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            result: torch.Tensor = operator(*args, **kwargs)
+        return result
+
+    return redispatch
+
+
+def _operator(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    if operator.name() == "aten::_copy_from":
+        source, target = args[:2]
+        _host(target).copy_(_host(source))
+        return target
+    given = [
+        (t, _host(t)) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
+    ]
+    _require_one_device(operator, [tensor for tensor, _ in given])
+    hosts = {id(tensor): host for tensor, host in given}
+
+    def to_host(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        if isinstance(leaf, torch.UntypedStorage):
+            return getattr(leaf, _HOST_MEMORY, leaf)
+        return hosts[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
+
+    def from_host(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        for tensor, host in given:
+            if host is leaf:
+                return tensor
+        for tensor, host in given:
+            if host.dtype == leaf.dtype and _shares_memory(host, leaf):
+                return _view(tensor, leaf)
+        return npu(leaf)
+
+    with _plain_tensors():
+        result = operator(*pytree.tree_map(to_host, args), **pytree.tree_map(to_host, kwargs))
+    for tensor, host in given:
+        # An out= operator may have resized what it wrote to.
+        if tensor.device.type == NPU and not _same_layout(tensor, host):
+            _adopt(tensor, host)
+    return pytree.tree_map(from_host, result)
+
+
+def _require_one_device(operator: Any, tensors: list[torch.Tensor]) -> None:
+    strangers = [t for t in tensors if t.device.type != NPU and t.dim() > 0]
+    if strangers and not operator.name().startswith(_MIXED_DEVICES):
+        raise RuntimeError(
+            f"{operator.name()}: expected all tensors to be on the same device, "
+            f"but found npu:0 and {strangers[0].device}"
+        )
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    return cpu(tensor) if tensor.device.type == NPU else tensor
+
+
+def _adopt(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Let an npu tensor stand for a CPU tensor's memory, shape and strides."""
+    memory = host.untyped_storage()
+    storage = torch._C._construct_storage_from_data_pointer(
+        memory.data_ptr(), torch.device(NPU, 0), memory.nbytes()
+    )
+    setattr(storage, _HOST_MEMORY, memory)
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+            _HOST_KERNELS, tensor, storage, host.storage_offset(), host.size(), host.stride()
+        )
+
+
+def _view(tensor: torch.Tensor, layout: torch.Tensor) -> torch.Tensor:
+    """Return a view of an npu tensor with the shape, strides and offset of `layout`.
+
+    Made of the tensor itself, so that a view of an ordinary tensor stays ordinary under inference
+    mode.
+    """
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        view: torch.Tensor = torch.ops.aten.as_strided.default.redispatch(
+            _HOST_KERNELS, tensor, layout.size(), layout.stride(), layout.storage_offset()
+        )
+    return view
+
+
+def _same_layout(tensor: torch.Tensor, host: torch.Tensor) -> bool:
+    return (
+        tensor.untyped_storage().data_ptr() == host.untyped_storage().data_ptr()
+        and tensor.size() == host.size()
+        and tensor.stride() == host.stride()
+        and tensor.storage_offset() == host.storage_offset()
+    )
+
+
+def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+@contextmanager
+def _plain_tensors() -> Iterator[None]:
+    """Keep the CPU side out of inference mode: its tensors outlive it and must stay writable."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield

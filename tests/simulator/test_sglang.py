@@ -1,0 +1,118 @@
+"""Check the stand-ins that the executed SGLang code is judged with."""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.simulator.sglang import Execution, Stub, murmur_hash32
+
+PACKAGE = {
+    "__init__.py": "",
+    "srt/real.py": """
+import os
+import absent_package
+import torch_npu
+from sglang.srt.elsewhere import CONSTANT, Base, decorate
+
+os.environ["SET_BY_SGLANG"] = "1"
+
+
+@decorate
+class Derived(Base):
+    pass
+
+
+def later():
+    from sglang.srt.hardware_backend.npu.batch_invariant_ops import vendored
+
+    return vendored.VALUE
+""",
+    "srt/hardware_backend/npu/batch_invariant_ops/vendored.py": "VALUE = 42\n",
+}
+
+
+def reference(data: bytes) -> int:
+    """Hash by the published algorithm, for whole blocks, in Python's own integers."""
+    mask = 2**32 - 1
+    state = 0
+    for (block,) in struct.iter_unpack("<I", data):
+        mixed = block * 0xCC9E2D51 & mask
+        mixed = (mixed << 15 | mixed >> 17) & mask
+        state ^= mixed * 0x1B873593 & mask
+        state = (state << 13 | state >> 19) & mask
+        state = (state * 5 + 0xE6546B64) & mask
+    state ^= len(data)
+    state = (state ^ state >> 16) * 0x85EBCA6B & mask
+    state = (state ^ state >> 13) * 0xC2B2AE35 & mask
+    return state ^ state >> 16
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"test", 0xBA6BD213),
+        (b"\x00\x00\x00\x00", 0x2362F9DE),
+        (b"\xff\xff\xff\xff", 0x76293B50),
+        (b"\x21\x43\x65\x87", 0xF55B516B),
+    ],
+)
+def test_the_reference_gives_the_published_vectors(data: bytes, expected: int) -> None:
+    assert reference(data) == expected
+
+
+def test_the_hash_is_that_of_seed_position_and_column() -> None:
+    seeds = [0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**62 + 12345, 2**63 - 1]
+    positions = [0, 1, 5, 131_071, 2**31 - 1, 7, 8, 9]
+    columns = [0, 1, 2, 151_935, 2**20]
+    hashed = murmur_hash32(
+        torch.tensor(seeds).to(torch.uint64), torch.tensor(positions), torch.tensor(columns)
+    )
+    assert hashed.dtype == torch.uint32
+    assert hashed.tolist() == [
+        [reference(struct.pack("<QII", seed, position, column)) for column in columns]
+        for seed, position in zip(seeds, positions, strict=True)
+    ]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, source in PACKAGE.items():
+        file = tmp_path / "sglang" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    return tmp_path
+
+
+def test_an_execution_leaves_no_trace(tree: Path) -> None:
+    before = dict(sys.modules)
+    compiler = torch.compile
+    with Execution(tree, provide={"torch_npu": {"known": 1}}) as execution:
+        module = execution.load("sglang.srt.real")
+        assert module.torch_npu.known == 1
+        assert module.later() == 42
+        assert isinstance(module.CONSTANT, Stub)
+        assert torch.compile is not compiler
+    with execution:
+        assert sys.modules["sglang.srt.real"] is module
+    assert dict(sys.modules) == before
+    assert torch.compile is compiler
+    assert "SET_BY_SGLANG" not in os.environ
+    assert not list(tree.rglob("__pycache__"))
+
+
+def test_only_an_npu_has_torch_npu_and_only_if_provided(tree: Path) -> None:
+    for device in ("npu", "cuda"):
+        with Execution(tree, device) as execution, pytest.raises(ImportError, match="torch_npu"):
+            execution.load("sglang.srt.real")
+
+
+def test_what_the_tree_has_not_cannot_be_loaded(tree: Path) -> None:
+    with Execution(tree) as execution, pytest.raises(LookupError):
+        execution.load("sglang.srt.elsewhere")

@@ -1,0 +1,256 @@
+"""Fake torch_npu: operators with the schemas of a real wheel, and graph capture.
+
+As in the real one, `torch_npu.<operator>` is a copy of `torch.ops.npu.<operator>` made when it is
+imported, so that rebinding one leaves the other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.simulator import schemas
+from tests.simulator.attention import attend
+from tests.simulator.device import cpu, in_last_bits, npu
+
+NAMESPACE = "npu"
+LARGEST_TOP_K = 1024
+
+handlers: dict[str, type] = {}
+"""What was registered with `torch_npu.npu.register_npu_graph_handler`, by operator name."""
+
+native_calls: list[str] = []
+"""The operators of this namespace that ran, oldest first; clear it at will."""
+
+_libraries: list[Any] = []
+_new_library: Callable[[str, str], Any] = torch.library.Library
+
+
+def install(version: str = schemas.DEFAULT, **operators: Callable[..., Any]) -> ModuleType:
+    """Register the operators of a version, in place of an earlier one's, and return `torch_npu`.
+
+    The module is put into `sys.modules`. `operators` adds to the ones below, or replaces them,
+    under the version's own schema; they get npu tensors. A version before 2.10 has no graph
+    handlers.
+    """
+    uninstall()
+    found = schemas.of(version)
+    library = _new_library(NAMESPACE, "DEF")
+    _libraries.append(library)
+    for name, kernel in {**NATIVE_KERNELS, **operators}.items():
+        schema = found[name.replace("__", ".")]
+        library.define(schema)
+        library.impl(schema.partition("(")[0], _counted(name, kernel), "PrivateUse1")
+    module: Any = ModuleType("torch_npu")
+    module.__version__ = version
+    module.npu = SimpleNamespace()
+    if schemas.has_graph_handlers(version):
+        module.npu.NpuGraphOpHandler = GraphHandler
+        module.npu.register_npu_graph_handler = _register
+    for name in {**NATIVE_KERNELS, **operators}:
+        packet = name.partition("__")[0]
+        setattr(module, packet, getattr(torch.ops.npu, packet))
+    sys.modules["torch_npu"] = module
+    result: ModuleType = module
+    return result
+
+
+def uninstall() -> None:
+    """Take the operators, the handlers and the module out of the process again."""
+    for library in _libraries:
+        library._destroy()
+    _libraries.clear()
+    for name in [*NATIVE_KERNELS, *vars(torch.ops.npu)]:
+        if name in vars(torch.ops.npu) and name.lstrip("_").startswith("npu_"):
+            delattr(torch.ops.npu, name)
+    handlers.clear()
+    native_calls.clear()
+    sys.modules.pop("torch_npu", None)
+
+
+class GraphHandler:
+    """torch_npu.npu.NpuGraphOpHandler: what capture asks about an operator."""
+
+    @classmethod
+    def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        return func, args, kwargs
+
+    @classmethod
+    def postprocess_result(cls, result: Any, kwargs: Any) -> Any:
+        return result
+
+    @classmethod
+    def update_args(cls, dispatch_record: Any, update_input: dict[str, Any]) -> None:
+        pass
+
+
+class Record(NamedTuple):
+    """One captured call that a replay renews."""
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Graph(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Capture as torch_npu does: record calls that have a handler, replay them with new lengths.
+
+    Enter it to capture. Only what has a handler is renewed; anything else is as it was at capture.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.records: list[Record] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        handler: Any = handlers.get(func.__name__)
+        kwargs = kwargs or {}
+        if handler is None:
+            return func(*args, **kwargs)
+        operator, args, kwargs = handler.prepare_capture(func, args, kwargs)
+        result = operator(*args, **kwargs)
+        self.records.append(Record(operator, args, kwargs))
+        return handler.postprocess_result(result, kwargs)
+
+    def replay(self, **update: Any) -> None:
+        """Run the recorded calls again into their buffers, keywords that they had replaced."""
+        for operator, args, kwargs in self.records:
+            renewed = {name: update.get(name, given) for name, given in kwargs.items()}
+            record = SimpleNamespace(op_cache_entry=operator, args=list(args), kwargs=renewed)
+            handler: Any = handlers[operator.__name__]
+            handler.update_args(record, update)
+            operator(*record.args, **record.kwargs)
+
+
+def _register(names: str | list[str]) -> Callable[[type], type]:
+    def decorate(handler: type) -> type:
+        for name in [names] if isinstance(names, str) else names:
+            handlers[name] = handler
+        return handler
+
+    return decorate
+
+
+def _counted(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def count(*args: Any, **kwargs: Any) -> Any:
+        native_calls.append(name.replace("__", "."))
+        return kernel(*args, **kwargs)
+
+    return count
+
+
+def _rms_norm(
+    tensor: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-06
+) -> tuple[torch.Tensor, torch.Tensor]:
+    normed, rstd = _normed(cpu(tensor), cpu(gamma), epsilon)
+    return npu(normed), npu(rstd)
+
+
+def _add_rms_norm(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-06
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    total = cpu(x1) + cpu(x2)
+    normed, rstd = _normed(total, cpu(gamma), epsilon)
+    rows = total.numel() // gamma.numel()
+    return npu(in_last_bits(normed, rows)), npu(in_last_bits(rstd, rows)), npu(total)
+
+
+def _normed(
+    host: torch.Tensor, gamma: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normalise over the axes of `gamma`, row by row."""
+    rows = host.reshape(-1, gamma.numel()).double()
+    means = torch.stack([row.clone().square().mean() for row in rows])
+    rstd = (means + epsilon).rsqrt()
+    normed = rows * rstd[:, None] * gamma.reshape(1, -1).double()
+    lead = host.shape[: host.dim() - gamma.dim()]
+    return (
+        normed.reshape(host.shape).to(host.dtype),
+        rstd.reshape(*lead, *([1] * gamma.dim())).float(),
+    )
+
+
+def _attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    attended, lse, sequences = attend(*map(cpu, args), **schemas.on_host(kwargs))
+    return npu(in_last_bits(attended, sequences)), npu(in_last_bits(lse, sequences))
+
+
+def _attention_out(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    out = kwargs.pop("out")
+    for buffer, result in zip(out, _attention(*args, **kwargs), strict=True):
+        cpu(buffer).copy_(cpu(result))
+    return out[0], out[1]
+
+
+def _max_workspace(*args: Any, **kwargs: Any) -> torch.Tensor:
+    return npu(torch.zeros(1024, dtype=torch.uint8))
+
+
+def _top_k_top_p(
+    logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Filter as the real operator documents it, a row at a time.
+
+    Top-k keeps what reaches the k-th largest value. Top-p then works on the softmax of what is
+    kept, summed from the smallest: it drops while the sum is at most 1 - p, and never the largest.
+    """
+    if p is None and k is None:
+        raise RuntimeError("npu_top_k_top_p takes p, k or both")
+    if logits.dim() != 2 or logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise RuntimeError(f"npu_top_k_top_p of {logits.dim()}D {logits.dtype}")
+    _check_thresholds("p", p, logits, logits.dtype)
+    _check_thresholds("k", k, logits, torch.int32)
+    return npu(
+        torch.stack(
+            [
+                _filtered(row, None if p is None else cpu(p)[i], None if k is None else cpu(k)[i])
+                for i, row in enumerate(cpu(logits))
+            ]
+        )
+        if logits.numel()
+        else cpu(logits).clone()
+    )
+
+
+def _check_thresholds(
+    name: str, given: torch.Tensor | None, logits: torch.Tensor, dtype: torch.dtype
+) -> None:
+    if given is None:
+        return
+    if given.dtype != dtype:
+        raise RuntimeError(f"npu_top_k_top_p takes {name} as {dtype}, got {given.dtype}")
+    if given.shape != logits.shape[:1]:
+        raise RuntimeError(f"npu_top_k_top_p takes one {name} a row, got {tuple(given.shape)}")
+
+
+def _filtered(row: torch.Tensor, p: torch.Tensor | None, k: torch.Tensor | None) -> torch.Tensor:
+    values, indices = row.sort(stable=True)
+    if k is not None:
+        if not 1 <= int(k) <= min(LARGEST_TOP_K, len(row)):
+            raise RuntimeError(f"npu_top_k_top_p takes k from 1 to {LARGEST_TOP_K}, got {int(k)}")
+        values = values.masked_fill(values < values[-int(k)], -torch.inf)
+    if p is not None:
+        mass = values.float().softmax(-1).cumsum(-1)
+        dropped = mass <= 1 - p.float()
+        dropped[-1] = False
+        values = values.masked_fill(dropped, -torch.inf)
+    return torch.empty_like(row).scatter_(0, indices, values)
+
+
+NATIVE_KERNELS: dict[str, Callable[..., Any]] = {
+    "npu_rms_norm": _rms_norm,
+    "npu_add_rms_norm": _add_rms_norm,
+    "npu_fused_infer_attention_score": _attention,
+    "npu_fused_infer_attention_score__out": _attention_out,
+    "_npu_fused_infer_attention_score_get_max_workspace": _max_workspace,
+    "npu_top_k_top_p": _top_k_top_p,
+}
+"""torch_npu's operators, a double underscore before the overload. All but npu_rms_norm and
+npu_top_k_top_p, which work row by row, depend in the last bits on the size of the batch."""
