@@ -10,6 +10,7 @@ import libcst as cst
 
 from sgl_npu_patch.engine import nodes, vendor
 from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.view import Spot, View
 
 ASCEND = "ascend"
@@ -39,18 +40,30 @@ def enabled_branch(function: cst.FunctionDef) -> cst.If:
         step.node
         for step in nodes.steps(function)
         if isinstance(step.node, cst.If)
-        and nodes.last_name(step.node.test) == "enable_deterministic_inference"
+        and nodes.dotted(step.node.test).endswith(".enable_deterministic_inference")
         and len(step.above) == 1
+        and isinstance(step.node.body, cst.IndentedBlock)
     ]
     return nodes.only(
         found,
         lambda count: AnchorError(
             sought=f"if ...enable_deterministic_inference in {function.name.value}",
-            expected="exactly one, directly in the function",
+            expected="exactly one, directly in the function and with a block of its own",
             found=str(count),
             action="see how the handler changed upstream and adapt codemods/_places.py",
         ),
     )
+
+
+def arguments(branch: cst.If) -> str:
+    """Name the object whose ``enable_deterministic_inference`` a branch tests."""
+    assert isinstance(branch.test, cst.Attribute)
+    return nodes.dotted(branch.test.value)
+
+
+def in_branch(step: Step, branch: cst.If) -> bool:
+    """Tell whether a statement always runs where a branch is taken."""
+    return step.above == ((branch, True),)
 
 
 def native_enable(view: View) -> Site | None:
@@ -92,8 +105,12 @@ def backends_sampled(view: View) -> Site:
         source = view.source(path)
         for block in source.blocks:
             text = source.cut(block) if block.kind == "function" else ""
-            known = all(f'"{name}"' in text for name in ("flashinfer", "pytorch"))
-            if known and f'"{ASCEND}"' not in text:
+            known = {
+                name
+                for name in ("flashinfer", "pytorch", ASCEND)
+                if f'"{name}"' in text or f"'{name}'" in text
+            }
+            if known == {"flashinfer", "pytorch"}:
                 return Site(path, block.line, block.qualname)
     raise AnchorError(
         sought="the sampler's choice between sampling backends",
@@ -111,17 +128,24 @@ def takes_probabilities(spot: Spot) -> bool:
     """
     parameters = nodes.parameters(spot.function)
     first = parameters[0].name.value if parameters else ""
-    if any(_uses(call, first) for call in nodes.calls(spot.node, "log")):
+    logs = [*nodes.calls(spot.node, "log"), *nodes.calls(spot.node, "log_")]
+    if any(_uses(call, first) for call in logs):
         return True
     added = [
-        *(call for call in nodes.calls(spot.node, "add_") if _uses(call, first)),
+        *(arg.value for call in nodes.calls(spot.node, "add_") for arg in call.args),
         *(
-            operation
+            side
             for operation in nodes.find_all(spot.node, cst.BinaryOperation)
-            if isinstance(operation.operator, cst.Add) and _uses(operation, first)
+            if isinstance(operation.operator, cst.Add)
+            for side in (operation.left, operation.right)
         ),
     ]
-    if added:
+    bound = {
+        nodes.dotted(target.target)
+        for statement in nodes.find_all(spot.node, cst.Assign)
+        for target in statement.targets
+    }
+    if first not in bound and any(_retyped(value) == first for value in added):
         return False
     raise AnchorError(
         sought=f"what {DRAW} takes",
@@ -134,6 +158,13 @@ def takes_probabilities(spot: Spot) -> bool:
 
 def _uses(node: cst.CSTNode, name: str) -> bool:
     return any(found.value == name for found in nodes.find_all(node, cst.Name))
+
+
+def _retyped(node: cst.CSTNode) -> str:
+    """Name what is taken as it is, or in another floating type."""
+    while isinstance(node, cst.Call) and nodes.last_name(node.func) in ("to", "double", "float"):
+        node = node.func.value if isinstance(node.func, cst.Attribute) else node.func
+    return nodes.dotted(node)
 
 
 def prefill_branch(view: View) -> Spot:
@@ -173,19 +204,20 @@ def ignores_prefix(view: View) -> Site | None:
     assert isinstance(spot.node, cst.If)
     branch = spot.node.body
     fused = nodes.calls(branch, FUSED_ATTENTION)
-    if any(nodes.keyword(call, "block_table") for call in fused):
+    paged = [nodes.dotted(nodes.keyword(call, "block_table")) not in ("", "None") for call in fused]
+    if paged and all(paged):
         return None
     loops = [
         loop
         for loop in nodes.find_all(branch, cst.For)
         if nodes.last_name(loop.iter).startswith("extend_seq_lens")
     ]
-    if loops and fused:
+    if loops and paged and not any(paged):
         return spot.site
     raise AnchorError(
         sought="prefill attention in the use_fia branch",
-        expected="a loop over the new tokens of each request, or one call with a block_table",
-        found="neither, so whether a cached prefix is used cannot be told",
+        expected="a loop over the new tokens of each request, or calls with a block_table only",
+        found="calls with and without a block_table" if any(paged) else "neither",
         where=(spot.site,),
         action="check by hand that prefill reads the cached prefix, then adapt codemods/_places.py",
     )
@@ -200,8 +232,28 @@ def import_is_npu(view: View, spot: Spot) -> str:
     Raises:
         AnchorError: no utility module defines it.
     """
-    if view.source(spot.path).binds("is_npu"):
+    own = view.source(spot.path)
+    if own.binds("is_npu") and not own.named("is_npu", "assignment"):
         return ""
+    if own.named("is_npu", "assignment"):
+        raise AnchorError(
+            sought="is_npu",
+            expected="a function of that name, or no such name in the module",
+            found="a variable",
+            where=tuple(
+                Site(own.path, block.line, "is_npu") for block in own.named("is_npu", "assignment")
+            ),
+            action="give the variable another name",
+        )
+    if any(name.value == "is_npu" for name in nodes.find_all(spot.node, cst.Name)):
+        # An import inside the function would make the name local to all of it.
+        raise AnchorError(
+            sought=f"is_npu in {spot.path.name}",
+            expected="an import or a definition of it, under no condition",
+            found=f"a use in {spot.block.name} of a name that the module does not always have",
+            where=(spot.site,),
+            action="import is_npu at module level",
+        )
     for name in _UTILS:
         source = view.overlay.source(view.package / name)
         if source is not None and source.named("is_npu", "function"):

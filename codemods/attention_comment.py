@@ -45,10 +45,21 @@ def is_silent(node: cst.CSTNode) -> bool:
 
 
 def remove_claim(node: cst.CSTNode) -> cst.CSTNode:
-    """Remove the statement, and nothing else."""
-    for statement in _claims(node):
-        node = nodes.insert(node, statement, instead=[])
-    return node
+    """Remove the statement; comments and empty lines above it stay."""
+    assert isinstance(node, cst.If)
+    assert isinstance(node.body, cst.IndentedBlock)
+    claims, kept, above = _claims(node), list[cst.BaseStatement](), list[cst.EmptyLine]()
+    for statement in node.body.body:
+        assert isinstance(statement, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+        if statement in claims:
+            above += statement.leading_lines
+        elif above:
+            kept.append(statement.with_changes(leading_lines=[*above, *statement.leading_lines]))
+            above = []
+        else:
+            kept.append(statement)
+    footer = [*above, *node.body.footer]
+    return node.with_changes(body=node.body.with_changes(body=kept, footer=footer))
 
 
 def _claims(branch: cst.CSTNode) -> list[cst.BaseStatement]:

@@ -13,22 +13,47 @@ backend that an NPU has, together with `--enable-deterministic-inference`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from sgl_npu_patch.codemods._places import ASCEND
 from sgl_npu_patch.engine import nodes
-from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.seam import Seam, Target
-from sgl_npu_patch.engine.view import View
+from sgl_npu_patch.engine.view import Spot, View
 
 CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
 
 
 def targets(view: View) -> Sequence[Target]:
     """Find the list."""
-    return (Target(view.find_assignment(CHOICES), has_ascend, add_ascend),)
+    return (Target(find_list(view, CHOICES), has_ascend, add_ascend),)
+
+
+def find_list(view: View, name: str) -> Spot:
+    """Find the list of that name, to which no statement adds "ascend" later.
+
+    Raises:
+        AnchorError: there is no such list, or more than one, or it gets the entry elsewhere.
+    """
+    spot = view.find_assignment(name)
+    later = re.compile(rf"{name}\s*(?:\.\s*(?:append|extend|insert)\b|\+=).*\b{ASCEND}\b".encode())
+    for path in view.overlay.mentioning(name):
+        data = view.overlay.read(path) or b""
+        for match in later.finditer(data):
+            above = (data[: match.start()] + b" ").splitlines()
+            if b"#" in above[-1]:
+                continue
+            raise AnchorError(
+                sought=f'"{ASCEND}" in {name}',
+                expected="an entry in the list itself, or none",
+                found=match.group().decode("ascii", "replace").strip()[:80],
+                where=(Site(path, len(above), name), spot.site),
+                action="write the entry into the list instead",
+            )
+    return spot
 
 
 def has_ascend(node: cst.CSTNode) -> bool:
@@ -52,12 +77,14 @@ def add_ascend(node: cst.CSTNode) -> cst.CSTNode:
     """Append "ascend" in the layout of the other entries."""
     value = _value(node)
     assert value is not None
-    return nodes.swap(node, value, nodes.append_to_list(value, ASCEND, nodes.code(node)))
+    assert isinstance(node, cst.SimpleStatementLine)
+    width = len(nodes.code(node.with_changes(leading_lines=[])))
+    return nodes.swap(node, value, nodes.append_to_list(value, ASCEND, width))
 
 
 def _value(node: cst.CSTNode) -> cst.BaseExpression | None:
     pair = nodes.assigned(node)
-    return pair[1] if pair else None
+    return pair[1] if pair and pair[0] else None
 
 
 SEAM = Seam(targets=targets, needs=("radix_cache",), alike=True)

@@ -20,7 +20,7 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.engine import nodes
-from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import Spot, View
@@ -34,16 +34,24 @@ V2 = f"{_places.FUSED_ATTENTION}_v2"
 
 def targets(view: View) -> Sequence[Target]:
     """Find the three functions that change the mode."""
-    enable = view.find_function(_places.ENABLE)
-    mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
+    enable, disable, scoped = (
+        view.find_function(name) for name in (_places.ENABLE, DISABLE, SCOPED)
+    )
+    for other in (disable, scoped):
+        if other.path != enable.path:
+            raise AnchorError(
+                sought=other.block.name,
+                expected=f"a function beside {_places.ENABLE}, whose flag it shares",
+                found="one in another module",
+                where=(other.site, enable.site),
+                action="see how the mode is kept now and adapt this codemod",
+            )
+    with Located(enable.site):
+        mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
     edits: tuple[tuple[Spot, str, Callable[[cst.FunctionDef, str], cst.FunctionDef]], ...] = (
         (enable, "enable", enter),
-        (view.find_function(DISABLE), "disable", lambda node, _: leave(node, _, mode)),
-        (
-            view.find_function(SCOPED),
-            "bmm_enabled",
-            lambda node, _: scope(node, _, mode, bmm),
-        ),
+        (disable, "disable", lambda node, _: leave(node, _, mode)),
+        (scoped, "bmm_enabled", lambda node, _: scope(node, _, mode, bmm)),
     )
     return tuple(
         Target(
@@ -84,6 +92,18 @@ def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
             found="another order",
             action="see how the mode is entered now and adapt this codemod",
         )
+    shared = {
+        name.name.value
+        for statement in nodes.find_all(node, cst.Global)
+        for name in statement.names
+    }
+    if not {_target(library), mode_flag(node)} <= shared:
+        raise AnchorError(
+            sought=f"the global statement of {_places.ENABLE}",
+            expected="one that names the library and the flag",
+            found=", ".join(sorted(shared)) or "none",
+            action="see how the mode is kept now and adapt this codemod",
+        )
     arguments = [_target(key[0]) if key else '"NPU"']
     if takes_bmm(node):
         arguments.append("enable_bmm")
@@ -104,11 +124,14 @@ def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
 def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
     """Enter and leave on an NPU by the two functions above, also when an exception passes."""
     names = [p.name.value for p in nodes.parameters(node)]
-    if len(names) != 1 or len(list(nodes.find_all(node, cst.Yield))) != 1:
+    yields = list(nodes.find_all(node, cst.Yield))
+    managed = any(nodes.last_name(d.decorator) == "contextmanager" for d in node.decorators)
+    bare = len(yields) == 1 and yields[0].value is None and managed
+    if len(names) != 1 or len(_parameters(node)) != 1 or not bare:
         raise AnchorError(
             sought=SCOPED,
-            expected="a context manager with one parameter and one yield",
-            found=f"parameters {names}",
+            expected="a context manager with one parameter and one yield of nothing",
+            found=nodes.code(node)[:80],
             action="see how the mode is scoped now and adapt this codemod",
         )
     text = render(
@@ -139,8 +162,24 @@ def mode_flag(enable: cst.FunctionDef) -> str:
 
 
 def takes_bmm(enable: cst.FunctionDef) -> bool:
-    """Tell whether the function has the parameter that 0.5.4.post1 added."""
-    return any(p.name.value == "enable_bmm" for p in nodes.parameters(enable))
+    """Tell whether the function has the parameter that 0.5.4.post1 added.
+
+    Raises:
+        AnchorError: it has others, which npu_ops does not know.
+    """
+    names = _parameters(enable)
+    if names not in ([], ["enable_bmm"]):
+        raise AnchorError(
+            sought=f"the parameters of {_places.ENABLE}",
+            expected="none, or enable_bmm",
+            found=", ".join(names),
+            action="see what the new parameters mean on an NPU and adapt this codemod",
+        )
+    return bool(names)
+
+
+def _parameters(function: cst.FunctionDef) -> list[str]:
+    return [p.name.value for p in nodes.find_all(function.params, cst.Param)]
 
 
 def _returns_early(step: Step) -> bool:

@@ -51,25 +51,42 @@ def premise(view: View) -> NotNeeded | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the function."""
-    return (Target(view.find_function(DISPATCH), knows_npu, add_npu),)
+    spot = view.find_function(DISPATCH)
+    source = view.source(spot.path)
+    if not source.binds("is_npu") or source.named("is_npu", "assignment"):
+        raise AnchorError(
+            sought=f"is_npu in {spot.path.name}",
+            expected="an import or a definition of the function, under no condition",
+            found="none",
+            where=(spot.site,),
+            action="import is_npu at module level",
+        )
+    return (Target(spot, knows_npu, add_npu),)
 
 
 def knows_npu(node: cst.CSTNode) -> bool:
     """Tell whether some branch under ``is_npu()`` gives "NPU"."""
     return any(
-        _is_call(branch.test, "is_npu")
-        and any(
-            nodes.string(text) == "NPU" for text in nodes.find_all(branch.body, cst.SimpleString)
-        )
+        _asks_npu(branch)
+        and isinstance(branch.body, cst.IndentedBlock)
+        and any(_gives(statement) == "NPU" for statement in branch.body.body)
         for branch in nodes.find_all(node, cst.If)
     )
 
 
 def add_npu(node: cst.CSTNode) -> cst.CSTNode:
     """Put an ``elif is_npu()`` in front of the ``else`` that raises."""
+    branches = list(nodes.find_all(node, cst.If))
+    if any(_asks_npu(branch) for branch in branches):
+        raise AnchorError(
+            sought=f"the branch of {DISPATCH} for an NPU",
+            expected='none, or one that gives "NPU"',
+            found="one that gives something else",
+            action='make that branch give "NPU"',
+        )
     found = [
         branch
-        for branch in nodes.find_all(node, cst.If)
+        for branch in branches
         if isinstance(branch.orelse, cst.Else) and list(nodes.find_all(branch.orelse, cst.Raise))
     ]
     last = nodes.only(
@@ -81,7 +98,7 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
             action='add a branch that gives "NPU" by hand',
         ),
     )
-    given = nodes.assigned(last.body.body[0]) if last.body.body else None
+    given = nodes.assigned(last.body.body[0]) if len(last.body.body) == 1 else None
     if given is None or nodes.string(given[1]) not in ("CUDA", "XPU"):
         raise AnchorError(
             sought=f"the branches of {DISPATCH}",
@@ -98,8 +115,15 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
     return nodes.swap(node, last, last.with_changes(orelse=branch))
 
 
-def _is_call(node: cst.CSTNode, name: str) -> bool:
-    return isinstance(node, cst.Call) and nodes.last_name(node.func) == name
+def _asks_npu(branch: cst.If) -> bool:
+    """Tell whether a branch tests for an NPU, by the function or by a module's constant."""
+    return any(name.value.strip("_") == "is_npu" for name in nodes.find_all(branch.test, cst.Name))
+
+
+def _gives(statement: cst.CSTNode) -> str | None:
+    returned = nodes.small(statement, cst.Return)
+    pair = nodes.assigned(statement)
+    return nodes.string(returned.value if returned else pair[1] if pair else None)
 
 
 SEAM = Seam(targets=targets, premise=premise, alike=True)

@@ -21,7 +21,8 @@ import libcst as cst
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods import sampler as _sampler
 from sgl_npu_patch.engine import nodes
-from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.errors import AnchorError, Located, Site
+from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
@@ -32,21 +33,35 @@ def is_upstream(view: View) -> Site | None:
     if _places.native_enable(view) is None or _sampler.is_upstream(view) is None:
         return None
     spot = _places.handler(view)
-    return None if guards(spot.node) else spot.site
+    with Located(spot.site):
+        return None if guards(spot.node) else spot.site
 
 
 def targets(view: View) -> Sequence[Target]:
     """Find the handler."""
     spot = _places.handler(view)
-    imports = _places.import_is_npu(view, spot)
-    return (Target(spot, guards, lambda node: add_guards(node, imports)),)
+    return (Target(spot, guards, lambda node: add_guards(node, _places.import_is_npu(view, spot))),)
 
 
 def guards(node: cst.CSTNode) -> bool:
     """Tell whether the handler calls the vendored module."""
+    assert isinstance(node, cst.FunctionDef)
+    branch = _places.enabled_branch(node)
     return any(
-        nodes.dotted(call.func) == "launch_guards.apply" for call in nodes.calls(node, "apply")
+        _applies(inner)
+        for step in nodes.steps(branch)
+        if isinstance(step.node, cst.If)
+        and _places.in_branch(step, branch)
+        and isinstance(step.node.test, cst.Call)
+        and nodes.last_name(step.node.test.func) == "is_npu"
+        for inner in nodes.steps(step.node)
+        if _places.in_branch(inner, step.node)
     )
+
+
+def _applies(step: Step) -> bool:
+    call = nodes.statement_call(step.node)
+    return call is not None and nodes.dotted(call.func) == "launch_guards.apply"
 
 
 def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
@@ -60,8 +75,14 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
             found="a return inside the branch",
             action="call launch_guards.apply by hand on every way out",
         )
-    args = nodes.parameters(node)
-    text = imports + render("launch_guards", args=args[0].name.value)
+    if nodes.calls(node, "apply") and "launch_guards" in nodes.code(node):
+        raise AnchorError(
+            sought=f"launch_guards.apply in {node.name.value}",
+            expected="none, or one under `if is_npu()` in the deterministic branch",
+            found="one in another place",
+            action="take that call out, and apply again",
+        )
+    text = imports + render("launch_guards", args=_places.arguments(branch))
     last = branch.body.body[-1]
     return nodes.insert(node, last, after=nodes.block(text, blank=True))
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.codemods.backend_lists import add_ascend, has_ascend
+from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
 from sgl_npu_patch.engine import nodes
-from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target, Withheld
 from sgl_npu_patch.engine.view import View
@@ -38,8 +38,10 @@ def premise(view: View) -> Withheld | None:
     if unsafe is None:
         return None
     if view.has(SUPPORTED, "assignment"):
-        gate = view.find_assignment(SUPPORTED)
-        if has_ascend(gate.node):
+        gate = find_list(view, SUPPORTED)
+        with Located(gate.site):
+            listed = has_ascend(gate.node)
+        if listed:
             raise AnchorError(
                 sought=SUPPORTED,
                 expected='a list without "ascend", since prefill ignores a cached prefix',
@@ -47,9 +49,22 @@ def premise(view: View) -> Withheld | None:
                 where=(gate.site, unsafe),
                 action="take the entry out, or bring prefill over the paged cache (0.5.12)",
             )
+        spot = _places.handler(view)
+        with Located(spot.site):
+            closed = inline_gate(spot.function)
+        if closed is None:
+            raise AnchorError(
+                sought=f"the use of {SUPPORTED}",
+                expected=f"an if in {spot.block.name} that sets {DISABLED} by it",
+                found="none",
+                where=(spot.site, gate.site),
+                action="make sure that the radix cache is off on ascend, since prefill ignores it",
+            )
         return _withheld(unsafe, gate.site)
     spot = _places.handler(view)
-    if inline_gate(spot.function) is None:
+    with Located(spot.site):
+        closed = inline_gate(spot.function)
+    if closed is None:
         return None
     return _withheld(unsafe, spot.site)
 
@@ -57,7 +72,7 @@ def premise(view: View) -> Withheld | None:
 def targets(view: View) -> Sequence[Target]:
     """Find the list, or the handler that lacks a gate."""
     if view.has(SUPPORTED, "assignment"):
-        return (Target(view.find_assignment(SUPPORTED), has_ascend, add_ascend),)
+        return (Target(find_list(view, SUPPORTED), has_ascend, add_ascend),)
     spot = _places.handler(view)
     if _places.ignores_prefix(view) is None:
         raise AnchorError(
@@ -67,19 +82,34 @@ def targets(view: View) -> Sequence[Target]:
             where=(spot.site,),
             action="decide by hand whether the radix cache may stay on for ascend",
         )
+    if not view.source(spot.path).binds("logger"):
+        raise AnchorError(
+            sought=f"logger in {spot.path.name}",
+            expected="a module-level logger",
+            found="none",
+            where=(spot.site,),
+            action="give the module a logger",
+        )
     return (Target(spot, closes_for_ascend, add_gate),)
 
 
 def inline_gate(function: cst.FunctionDef) -> Step | None:
-    """Find the comparison in the handler that turns the radix cache off for ascend."""
-    for step in nodes.steps(_places.enabled_branch(function)):
+    """Find the comparison in the handler that turns the radix cache off for ascend.
+
+    The list that it may compare with is known to lack "ascend" where this is asked.
+    """
+    branch = _places.enabled_branch(function)
+    for step in nodes.steps(branch):
         sides = nodes.compared(step.node.test) if isinstance(step.node, cst.If) else None
         if sides is None or nodes.last_name(sides[0]) != "attention_backend":
             continue
         _, operator, right = sides
-        kept = nodes.strings(right) or [nodes.string(right) or ""]
-        off = operator in ("!=", "not in") and _places.ASCEND not in kept and _disables(step)
-        if off:
+        single = nodes.string(right)
+        kept = [single] if single is not None else nodes.strings(right)
+        if nodes.dotted(right) == SUPPORTED:
+            kept = []
+        off = kept is not None and _places.ASCEND not in kept and _disables(step)
+        if off and operator in ("!=", "not in") and _places.in_branch(step, branch):
             return step
     return None
 
@@ -87,12 +117,15 @@ def inline_gate(function: cst.FunctionDef) -> Step | None:
 def closes_for_ascend(node: cst.CSTNode) -> bool:
     """Tell whether the handler has a gate of its own for ascend."""
     assert isinstance(node, cst.FunctionDef)
+    branch = _places.enabled_branch(node)
     return any(
         _disables(step)
+        and _places.in_branch(step, branch)
         and (sides := nodes.compared(getattr(step.node, "test", None))) is not None
+        and nodes.last_name(sides[0]) == "attention_backend"
         and sides[1] == "=="
         and nodes.string(sides[2]) == _places.ASCEND
-        for step in nodes.steps(_places.enabled_branch(node))
+        for step in nodes.steps(branch)
     )
 
 
@@ -108,7 +141,9 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             action="check by hand that the radix cache is off for ascend, and say so in the code",
         )
     found = [
-        step.node for step in nodes.steps(branch) if len(step.above) == 1 and _checks_backend(step)
+        step.node
+        for step in nodes.steps(branch)
+        if _places.in_branch(step, branch) and _checks_backend(step)
     ]
     check = nodes.only(
         found,
@@ -119,7 +154,8 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             action="add the gate by hand: disable_radix_cache for ascend",
         ),
     )
-    return nodes.insert(node, check, after=nodes.block(render("radix_gate")))
+    text = render("radix_gate", args=_places.arguments(branch))
+    return nodes.insert(node, check, after=nodes.block(text))
 
 
 def _checks_backend(step: Step) -> bool:
@@ -134,6 +170,7 @@ def _disables(step: Step) -> bool:
         (pair := nodes.assigned(inner.node)) is not None
         and pair[0].endswith(f".{DISABLED}")
         and nodes.dotted(pair[1]) == "True"
+        and _places.in_branch(inner, step.node)
         for inner in nodes.steps(step.node)
     )
 

@@ -26,9 +26,10 @@ from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
-from sgl_npu_patch.engine.view import View
+from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
+FUSED = "npu_top_k_top_p"
 POSITIONS = "positions"
 SEED = "sampling_seed"
 INTERFACE = ("logits", "top_ks", "top_ps", "min_ps", "need_min_p_sampling")
@@ -71,18 +72,12 @@ def targets(view: View) -> Sequence[Target]:
     from_logits = view.find_function(SAMPLE_FROM_LOGITS)
     filtered = view.find_function(SAMPLE_ASCEND)
     draw = view.find_function(DRAW)
-    for name in (SAMPLE_FROM_LOGITS, SAMPLE_ASCEND):
-        view.find_caller(name)
-    source = view.source(draw.path)
-    for name in ("is_npu", "Optional", "torch"):
-        if not source.binds(name):
-            raise AnchorError(
-                sought=f"{name} in {draw.path.name}",
-                expected="an import of it",
-                found="none",
-                where=(draw.site,),
-                action=f"import {name} at module level",
-            )
+    for name, spot in ((SAMPLE_FROM_LOGITS, forward_ascend), (SAMPLE_ASCEND, from_logits)):
+        _require_caller(view, name, spot)
+    _require_names(view, forward_ascend, "torch")
+    _require_names(view, from_logits, "torch", DRAW)
+    _require_names(view, filtered, "torch", "Optional", DRAW)
+    _require_names(view, draw, "is_npu")
     return (
         Target(caller, partial(_passes, FORWARD_ASCEND), pass_from_forward),
         Target(forward_ascend, _threads_positions, thread_forward),
@@ -90,6 +85,31 @@ def targets(view: View) -> Sequence[Target]:
         Target(filtered, _draws_filtered, draw_filtered),
         Target(draw, _fit_for_npu, fit_for_npu),
     )
+
+
+def _require_caller(view: View, name: str, expected: Spot) -> None:
+    caller = view.find_caller(name)
+    if caller.site != expected.site:
+        raise AnchorError(
+            sought=f"the caller of {name}",
+            expected=expected.block.qualname,
+            found=caller.block.qualname,
+            where=(caller.site, expected.site),
+            action=f"hand {POSITIONS} down to it by hand",
+        )
+
+
+def _require_names(view: View, spot: Spot, *names: str) -> None:
+    source = view.source(spot.path)
+    for name in names:
+        if not source.binds(name):
+            raise AnchorError(
+                sought=f"{name} in {spot.path.name}",
+                expected="an import or a definition of it, under no condition",
+                found="none",
+                where=(spot.site,),
+                action=f"import {name} at module level",
+            )
 
 
 def is_upstream(view: View) -> Site | None:
@@ -140,12 +160,41 @@ def draw_simple(node: cst.CSTNode) -> cst.CSTNode:
     """Draw by seed where nothing is filtered, and hand seed and positions on otherwise."""
     assert isinstance(node, cst.FunctionDef)
     step = _unseeded_draw(node, node)
-    logits, info = (p.name.value for p in nodes.parameters(node)[1:3])
-    probs = _probabilities(step, logits, node)
+    logits, info = _logits_and_info(node)
+    probs = _drawn_from(step)
+    _require_softmax(probs, logits, node)
+    _require_plain_return(step, node.body.body, step.above[1:])
+    if nodes.calls(node, DRAW):
+        raise AnchorError(
+            sought=f"the draw in {node.name.value}",
+            expected=f"one that takes no seed, or all of ours behind {DRAW}",
+            found=f"{DRAW} in another form",
+            action="take the half of the change out that is there, and apply again",
+        )
     text = render("draw_simple", info=info, logits=logits, probs=probs, draw=DRAW)
     node = nodes.insert(node, step.node, before=nodes.block(text))
+    filtered = nodes.only(
+        [s for s in nodes.steps(node) if _assigns_call(s, SAMPLE_ASCEND)],
+        _unclear(f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"),
+    )
+    tokens, call = nodes.assigned(filtered.node) or ("", None)
+    assert isinstance(call, cst.Call)
+    text = render("greedy_row", info=info, tokens=tokens, logits=logits, top_ks=_argument(call, 1))
+    node = nodes.insert(node, filtered.node, after=nodes.block(text))
     node = _append_parameters(node, f"{POSITIONS}: torch.Tensor")
     return _append_arguments(node, SAMPLE_ASCEND, f"{info}.{SEED}", POSITIONS)
+
+
+def _logits_and_info(node: cst.FunctionDef) -> tuple[str, str]:
+    names = [p.name.value for p in nodes.parameters(node)]
+    if len(names) < 3 or names[0] != "self":
+        raise AnchorError(
+            sought=f"the parameters of {node.name.value}",
+            expected="self, the logits and what else sampling needs",
+            found=", ".join(names),
+            action="see what the parameters mean now and adapt codemods/sampler.py",
+        )
+    return names[1], names[2]
 
 
 def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
@@ -171,11 +220,29 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
             found=nodes.code(sorted_.node)[:60],
             action="see what is drawn from now and adapt this codemod",
         )
+    for step in (fused, sorted_):
+        if len(step.above) != 1:
+            raise AnchorError(
+                sought=f"the unseeded draw in {node.name.value}",
+                expected="one that each path always makes",
+                found="one under a further condition",
+                action="see how sampling changed upstream and adapt codemods/sampler.py",
+            )
+        _require_plain_return(step, node.body.body, ((branch, True),))
     total = nodes.only(
         [s for s in nodes.steps(branch.orelse) if _assigns_call(s, "cumsum")],
         _unclear("the cumulative sum of the sorted path", "one assignment of torch.cumsum"),
     )
+    called = nodes.only(
+        [s for s in nodes.steps(_bodied(branch.body)) if _assigns_call(s, FUSED)],
+        _unclear("the fused operator", f"one assignment of {FUSED}(...)"),
+    )
+    (filtered,) = [pair[0] for pair in [nodes.assigned(called.node)] if pair]
+    _require_softmax(_drawn_from(fused), filtered, _bodied(branch.body))
+    _require_softmax(probs, logits, branch.orelse)
+    _require_masked_only(values, branch.orelse)
     edits: tuple[tuple[Step, str], ...] = (
+        (called, render("top_p_type", logits=logits, top_ps=top_ps)),
         (
             fused,
             render("draw_fused", logits=logits, probs=_drawn_from(fused), draw=DRAW),
@@ -189,7 +256,8 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
         ),
     )
     for step, text in edits:
-        node = nodes.insert(node, step.node, before=nodes.block(text, blank=True))
+        blank = step.index > 0
+        node = nodes.insert(node, step.node, before=nodes.block(text, blank=blank))
     node = _repair_min_p(node, min_ps)
     first = next(s for s in node.body.body if not _is_docstring(s))
     text = render(
@@ -211,26 +279,43 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
     assert isinstance(node, cst.FunctionDef)
     if not _not_compiled(node):
         for decorator in node.decorators:
-            if nodes.dotted(_called(decorator.decorator)) == "torch.compile":
+            name = nodes.dotted(_called(decorator.decorator))
+            if name == "torch.compile":
                 node = nodes.swap(node, decorator.decorator, _disabled(decorator.decorator))
+            elif name not in ("torch.no_grad", "torch.inference_mode"):
+                raise AnchorError(
+                    sought=f"the decorators of {DRAW}",
+                    expected="torch.compile, or none that could compile it",
+                    found=nodes.code(decorator.decorator)[:80],
+                    action="make sure that the function is not compiled on an NPU",
+                )
     if not _clamps(node):
         found = [s for s in nodes.steps(node) if _is_uniform(s)]
         step = nodes.only(found, _unclear("the uniform draw", "one division by uint32's maximum"))
         pair = nodes.assigned(step.node)
         assert pair is not None
+        if not any(name in nodes.code(pair[1]) for name in ("float64", "double")):
+            raise AnchorError(
+                sought="the uniform draw",
+                expected="one in float64, in which the largest value below 1 can be told from 1",
+                found=nodes.code(step.node)[:80],
+                action="bound the draw below 1 by hand",
+            )
         text = render("clamp", uniform=pair[0])
         node = nodes.insert(node, step.node, after=nodes.block(text))
     return node
 
 
-def _passes(name: str, node: cst.CSTNode) -> bool:
+def _passes(name: str, node: cst.CSTNode, *values: str) -> bool:
+    """Tell whether every call hands on the positions, or those values."""
     return all(
         any(
-            nodes.last_name(arg.value) == POSITIONS
+            nodes.last_name(arg.value) == value
             for arg in call.args
-            if arg.keyword is None or arg.keyword.value == POSITIONS
+            if arg.keyword is None or arg.keyword.value == value
         )
         for call in nodes.calls(node, name)
+        for value in values or (POSITIONS,)
     )
 
 
@@ -246,8 +331,9 @@ def _threads_positions(node: cst.CSTNode) -> bool:
 def _draws_simple(node: cst.CSTNode) -> bool:
     return (
         _has_parameters(node, POSITIONS)
-        and _passes(SAMPLE_ASCEND, node)
+        and _passes(SAMPLE_ASCEND, node, SEED, POSITIONS)
         and _draws_by_logits(node, 1)
+        and bool(nodes.calls(node, "argmax"))
     )
 
 
@@ -261,9 +347,20 @@ def _draws_filtered(node: cst.CSTNode) -> bool:
 
 def _draws_by_logits(node: cst.CSTNode, count: int) -> bool:
     """Tell whether there are so many seeded draws, each over masked logits and none over a log."""
-    return len(nodes.calls(node, DRAW)) == count == len(nodes.calls(node, "masked_fill")) - (
-        count - 1
-    ) and not _takes_log(node)
+    masked = {
+        pair[0]
+        for statement in nodes.find_all(node, cst.SimpleStatementLine)
+        if (pair := nodes.assigned(statement))
+        and isinstance(pair[1], cst.Call)
+        and nodes.last_name(pair[1].func) == "masked_fill"
+        and nodes.calls(pair[1], "double")
+    }
+    drawn = nodes.calls(node, DRAW)
+    return (
+        len(drawn) == count
+        and all(call.args and nodes.dotted(call.args[0].value) in masked for call in drawn)
+        and not _takes_log(node)
+    )
 
 
 def _takes_log(node: cst.CSTNode) -> bool:
@@ -278,19 +375,36 @@ def _not_compiled(node: cst.CSTNode) -> bool:
     assert isinstance(node, cst.FunctionDef)
     for decorator in node.decorators:
         call = decorator.decorator
-        if nodes.dotted(_called(call)) == "torch.compile":
+        name = nodes.dotted(_called(call))
+        if name == "torch.compile":
             off = nodes.keyword(call, "disable") if isinstance(call, cst.Call) else None
             if not isinstance(off, cst.Call) or nodes.last_name(off.func) != "is_npu":
                 return False
+        elif name not in ("torch.no_grad", "torch.inference_mode"):
+            return False
     return True
 
 
 def _clamps(node: cst.CSTNode) -> bool:
+    """Tell whether the uniform draw, or its first logarithm, is bounded from above."""
+    assert isinstance(node, cst.FunctionDef)
+    uniform = {pair[0] for s in nodes.steps(node) if _is_uniform(s) and (pair := _pair(s))}
     return any(
-        nodes.keyword(call, "max") is not None
+        nodes.keyword(call, "max") is not None and _root(call) in uniform
         for name in ("clamp_", "clamp")
         for call in nodes.calls(node, name)
     )
+
+
+def _pair(step: Step) -> tuple[str, cst.BaseExpression] | None:
+    return nodes.assigned(step.node)
+
+
+def _root(node: cst.CSTNode) -> str:
+    """Name what a chain of method calls starts from."""
+    while isinstance(node, cst.Call | cst.Attribute):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return nodes.dotted(node)
 
 
 def _called(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -319,6 +433,7 @@ def _is_uniform(step: Step) -> bool:
     pair = nodes.assigned(step.node)
     return (
         pair is not None
+        and pair[0] != ""
         and isinstance(pair[1], cst.BinaryOperation)
         and isinstance(pair[1].operator, cst.Divide)
         and "uint32" in nodes.code(pair[1].right)
@@ -327,36 +442,53 @@ def _is_uniform(step: Step) -> bool:
 
 def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
     new = [source for source in sources if not _has_parameters(node, source.split(":")[0])]
-    old = nodes.parameters(node)
     if not new:
         return node
-    if old[-1].default is not None or node.params.kwonly_params or node.params.star_kwarg:
+    old = node.params.params
+    others = node.params.kwonly_params or node.params.star_kwarg or node.params.posonly_params
+    starred = isinstance(node.params.star_arg, cst.Param)
+    if not old or old[-1].default is not None or others or starred:
         raise AnchorError(
             sought=f"the parameters of {node.name.value}",
             expected="positional ones without defaults",
-            found=nodes.code(node.params)[:80],
+            found=nodes.code(node.params)[:80] or "none",
             action=f"append {', '.join(new)} without a default by hand",
         )
-    return nodes.append_parameter(node, *new)
+    return nodes.append_parameter(node, *new, indent=_indent(node))
 
 
 def _append_arguments(node: cst.FunctionDef, name: str, *values: str) -> cst.FunctionDef:
+    passed = [_passes(name, node, value.rpartition(".")[2]) for value in values]
+    if all(passed) and nodes.calls(node, name):
+        return node
     for step in nodes.steps(node):
-        simple = isinstance(step.node, cst.SimpleStatementLine)
-        for call in nodes.calls(step.node, name) if simple else ():
-            if any(arg.star or arg.keyword for arg in call.args):
+        if not isinstance(step.node, cst.SimpleStatementLine):
+            continue
+        for call in nodes.calls(step.node, name):
+            if any(arg.star or arg.keyword for arg in call.args) or not call.args or any(passed):
                 raise AnchorError(
                     sought=f"the call of {name}",
-                    expected="positional arguments only",
+                    expected=f"positional arguments only, and none of {', '.join(values)}",
                     found=nodes.code(call)[:80],
                     action=f"append {', '.join(values)} by hand",
                 )
-            # A method's body is one level deeper than its own statements tell.
-            method = nodes.parameters(node)[0].name.value == "self"
-            indent = 4 * (len(step.above) + method + 1)
-            width = indent + sum(len(nodes.code(arg)) + 1 for arg in call.args) - 2
-            return nodes.swap(node, call, nodes.append_argument(call, *values, width=width))
-    raise AssertionError(f"no call of {name} in {node.name.value}")
+            indent = _indent(node) + 4 * len(step.above)
+            width = indent + len(nodes.code(step.node.with_changes(leading_lines=[])))
+            return nodes.swap(
+                node, call, nodes.append_argument(call, *values, indent=indent, width=width)
+            )
+    raise AnchorError(
+        sought=f"the call of {name}",
+        expected=f"a statement of {node.name.value} itself, on lines of its own",
+        found="a call in another place",
+        action=f"append {', '.join(values)} by hand",
+    )
+
+
+def _indent(node: cst.FunctionDef) -> int:
+    """Tell a method, which stands one level deeper than a function, by its first parameter."""
+    found = nodes.parameters(node)
+    return 4 if found and found[0].name.value in ("self", "cls") else 0
 
 
 def _unclear(sought: str, expected: str) -> Callable[[int], AnchorError]:
@@ -386,31 +518,126 @@ def _unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
     )
 
 
+_CONVERSIONS = frozenset({"to", "view", "gather", "squeeze", "reshape", "long", "int"})
+
+
+def _require_plain_return(
+    step: Step, body: Sequence[cst.CSTNode], above: Sequence[tuple[cst.CSTNode, bool]]
+) -> None:
+    """Insist that drawn tokens are only converted and returned: a seeded draw returns at once.
+
+    Args:
+        body: the function's statements.
+        above: the statement of the function that holds the draw, and no other.
+    """
+    behind: list[cst.CSTNode] = [step.node, *step.block[step.index + 1 :]]
+    if not any(nodes.small(statement, cst.Return) for statement in behind) and len(above) == 1:
+        outer = next(i for i, statement in enumerate(body) if statement is above[0][0])
+        behind += body[outer + 1 :]
+    *between, end = behind
+    given = nodes.small(end, cst.Return)
+    values = [*(_converted(s) for s in between[1:]), given.value if given else None]
+    for statement, value in zip(behind[1:] or behind, values, strict=True):
+        call = isinstance(value, cst.Call) and nodes.last_name(value.func) in _CONVERSIONS
+        if not call and not (value is not None and nodes.dotted(value)):
+            raise AnchorError(
+                sought="what becomes of the drawn tokens",
+                expected="conversions, then a return of nothing else",
+                found=nodes.code(statement)[:80],
+                action="see what else the path gives or does now and adapt codemods/sampler.py",
+            )
+
+
+def _converted(statement: cst.CSTNode) -> cst.BaseExpression | None:
+    pair = nodes.assigned(statement)
+    return pair[1] if pair else None
+
+
 def _bodied(node: cst.CSTNode) -> cst.CSTNode:
     return cst.Else(body=node) if isinstance(node, cst.IndentedBlock) else node
 
 
+def _argument(call: cst.Call, index: int) -> str:
+    if len(call.args) <= index or call.args[index].keyword is not None:
+        raise AnchorError(
+            sought=f"the arguments of {SAMPLE_ASCEND}",
+            expected=", ".join(INTERFACE),
+            found=nodes.code(call)[:80],
+            action="pass them by position, in that order",
+        )
+    return nodes.code(call.args[index].value)
+
+
 def _drawn_from(step: Step) -> str:
     call = nodes.calls(step.node, "multinomial")[0]
-    return nodes.dotted(call.args[0].value)
+    given = nodes.keyword(call, "input")
+    if given is None and call.args and call.args[0].keyword is None:
+        given = call.args[0].value
+    name = nodes.dotted(given)
+    if not name:
+        raise AnchorError(
+            sought="what an unseeded draw is made from",
+            expected="torch.multinomial of a variable",
+            found=nodes.code(call)[:80],
+            action="see what is drawn from now and adapt codemods/sampler.py",
+        )
+    return name
 
 
-def _probabilities(step: Step, logits: str, node: cst.FunctionDef) -> str:
-    name = _drawn_from(step)
-    for other in nodes.steps(node):
-        if (
-            _assigns_call(other, "softmax")
-            and (pair := nodes.assigned(other.node)) is not None
-            and pair[0] == name
-            and any(nodes.dotted(arg) == logits for arg in nodes.find_all(pair[1], cst.Name))
-        ):
-            return name
+def _require_softmax(name: str, origin: str, where: cst.CSTNode) -> None:
+    """Insist that a variable is the softmax of another, of which some entries may be masked.
+
+    What is drawn by seed are the logits themselves where this is not 0.
+    """
+    values = [v for v in _assigned_to(name, where) if not _is_method(v, "masked_fill", name)]
+    if len(values) == 1 and _is_softmax(values[0], origin) and not _changes_in_place(name, where):
+        return
     raise AnchorError(
-        sought=f"what {node.name.value} draws from without a filter",
-        expected=f"the softmax of {logits}",
-        found=nodes.code(step.node)[:60],
+        sought=f"what {name} holds where it is drawn from",
+        expected=f"the softmax of {origin}, masked or not, and nothing else",
+        found="another computation" if values else "no assignment",
         action="see how sampling changed upstream and adapt codemods/sampler.py",
     )
+
+
+def _require_masked_only(name: str, where: cst.CSTNode) -> None:
+    """Insist that nothing but masks changes the sorted probabilities."""
+    values = [v for v in _assigned_to(name, where) if not _is_method(v, "masked_fill", name)]
+    if values or _changes_in_place(name, where):
+        raise AnchorError(
+            sought=f"what {name} holds where it is drawn from",
+            expected="the sorted probabilities, masked or not, and nothing else",
+            found="another computation",
+            action="see how sampling changed upstream and adapt codemods/sampler.py",
+        )
+
+
+def _assigned_to(name: str, where: cst.CSTNode) -> list[cst.BaseExpression]:
+    pairs = (nodes.assigned(step.node) for step in nodes.steps(where))
+    return [pair[1] for pair in pairs if pair is not None and pair[0] == name]
+
+
+def _changes_in_place(name: str, where: cst.CSTNode) -> bool:
+    methods = {
+        nodes.last_name(call.func)
+        for call in nodes.find_all(where, cst.Call)
+        if isinstance(call.func, cst.Attribute) and _root(call) == name
+    }
+    added = any(nodes.dotted(n.target) == name for n in nodes.find_all(where, cst.AugAssign))
+    return added or any(m.endswith("_") and m != "masked_fill_" for m in methods)
+
+
+def _is_softmax(value: cst.BaseExpression, origin: str) -> bool:
+    if not isinstance(value, cst.Call) or nodes.last_name(value.func) != "softmax":
+        return False
+    by_torch = nodes.dotted(value.func) in ("torch.softmax", "torch.nn.functional.softmax")
+    if by_torch:
+        return bool(value.args) and nodes.dotted(value.args[0].value) == origin
+    return _is_method(value, "softmax", origin)
+
+
+def _is_method(value: cst.CSTNode, method: str, name: str) -> bool:
+    return isinstance(value, cst.Call) and nodes.dotted(value.func) == f"{name}.{method}"
 
 
 def _assigns_call(step: Step, name: str) -> bool:
@@ -428,14 +655,34 @@ def _fused_branch(node: cst.FunctionDef) -> tuple[cst.If, str]:
         if isinstance(step.node, cst.If)
         and nodes.calls(step.node.test, "hasattr")
         and isinstance(step.node.orelse, cst.Else)
+        and len(step.above) == 1
     ]
     branch = nodes.only(
         found,
         _unclear("the choice of the fused path", "one if hasattr(torch_npu, ...) with an else"),
     )
-    whole = [c for c in nodes.calls(branch.test, "all") if nodes.dotted(c.func) == "torch.all"]
-    call = nodes.only(whole, _unclear("the test of the rows", "one torch.all(...) in that if"))
-    return branch, nodes.code(call.args[0].value)
+    test = branch.test
+    both = (
+        [test.left, test.right]
+        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
+        else []
+    )
+    calls = [n for n in both if isinstance(n, cst.Call) and nodes.dotted(n.func) == "torch.all"]
+    call = nodes.only(
+        calls, _unclear("the test of the rows", "hasattr(...) and torch.all(...) in that if")
+    )
+    rows = call.args[0].value if len(call.args) == 1 else call
+    known = {"torch", *(p.name.value for p in nodes.parameters(node))}
+    strangers = [n.value for n in nodes.find_all(rows, cst.Name) if n.value not in known]
+    before = next(s for s in node.body.body if not _is_docstring(s))
+    if before is not branch or strangers or rows is call:
+        raise AnchorError(
+            sought=f"the test of the rows in {node.name.value}",
+            expected="torch.all of a test on the parameters, in the function's first statement",
+            found=nodes.code(before if before is not branch else call)[:80],
+            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+        )
+    return branch, nodes.code(rows)
 
 
 def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
@@ -459,14 +706,14 @@ def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
 def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
     """Take the values of ``max(dim=...)``, which gives a pair that cannot be multiplied."""
     for product in nodes.find_all(node, cst.BinaryOperation):
-        left = product.left
-        if (
-            nodes.dotted(product.right) == min_ps
-            and isinstance(left, cst.Call)
-            and nodes.last_name(left.func) == "max"
-            and nodes.keyword(left, "dim") is not None
-        ):
-            return nodes.swap(node, left, cst.Attribute(value=left, attr=cst.Name("values")))
+        for pair, other in ((product.left, product.right), (product.right, product.left)):
+            if (
+                any(name.value == min_ps for name in nodes.find_all(other, cst.Name))
+                and isinstance(pair, cst.Call)
+                and nodes.last_name(pair.func) == "max"
+                and pair.args
+            ):
+                return nodes.swap(node, pair, cst.Attribute(value=pair, attr=cst.Name("values")))
     return node
 
 

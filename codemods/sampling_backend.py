@@ -52,13 +52,13 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
     assert isinstance(node, cst.FunctionDef)
     if node.name.value == OVERRIDE:
         return any(_differs(test) for test in nodes.find_all(node, cst.Comparison))
-    return any(
-        _forces(step)
-        and _warns(step.next)
+    found = [step for step in nodes.steps(node) if _forces(step)]
+    return bool(found) and all(
+        _warns(step.next)
         and isinstance(above := step.above[-1][0], cst.If)
         and step.above[-1][1]
         and _differs(above.test)
-        for step in nodes.steps(_places.enabled_branch(node))
+        for step in found
     )
 
 
@@ -66,7 +66,7 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     """Put the assignment and its warning under ``if ... != "ascend"``."""
     assert isinstance(node, cst.FunctionDef)
     branch = _places.enabled_branch(node)
-    found = [step for step in nodes.steps(branch) if _forces(step)]
+    found = [step for step in nodes.steps(node) if _forces(step)]
     step = nodes.only(
         found,
         lambda count: AnchorError(
@@ -76,7 +76,7 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
             action="see where the sampling backend is set now and adapt this codemod",
         ),
     )
-    if len(step.above) != 1 or not _warns(step.next):
+    if step.above[1:] != ((branch, True),) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected="a direct child of the if, followed by its logger.warning",

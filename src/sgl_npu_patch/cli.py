@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum
+from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -38,6 +41,7 @@ Tree = Annotated[
         metavar="PATH",
         help="An SGLang checkout, its python/ folder, the sglang package, or site-packages.",
         show_default=False,
+        readable=False,  # what cannot be read is refused by us, and no error of usage
     ),
 ]
 Only = Annotated[
@@ -112,7 +116,8 @@ def apply(
     else:
         prove(plan, _series())
     verb = "would change" if check else "changed"
-    _report(tree, plan, output, verb, with_diff=diff)
+    with _reader_may_leave():
+        _report(tree, plan, output, verb, with_diff=diff)
     _leave(plan, strict=strict, pending=check)
 
 
@@ -126,7 +131,8 @@ def status(
 ) -> None:
     """Show what each seam finds in a tree; write nothing."""
     tree, plan = _plan(path, only, skip)
-    _report(tree, plan, output, "would change", with_diff=False)
+    with _reader_may_leave():
+        _report(tree, plan, output, "would change", with_diff=False)
     _leave(plan, strict=strict, pending=False)
 
 
@@ -137,9 +143,10 @@ def diff(path: Tree, only: Only = None, skip: Skip = None) -> None:
 
     tree, plan = _plan(path, only, skip)
     prove(plan, _series())
-    if plan.conflicts:
-        _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
-    _print_diff(tree, plan)
+    with _reader_may_leave():
+        if plan.conflicts:
+            _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
+        _print_diff(tree, plan)
     _leave(plan, strict=False, pending=False)
 
 
@@ -150,11 +157,12 @@ def list_seams(output: Output = Format.text) -> None:
     if output is Format.json:
         from sgl_npu_patch.reports.document import render_json
 
-        print(render_json([{"seam": name, "summary": summary} for name, summary in rows]))
-        return
-    width = max(len(name) for name, _ in rows)
-    for name, summary in rows:
-        print(f"{name:<{width}}  {summary}")
+        lines = [render_json([{"seam": name, "summary": summary} for name, summary in rows])]
+    else:
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {summary}" for name, summary in rows]
+    with _reader_may_leave():
+        print("\n".join(lines))
 
 
 @app.command()
@@ -197,25 +205,64 @@ def main() -> NoReturn:
     """Run the command line and exit with one of the codes of the contract."""
     # Syntax trees are large and live until the end: collecting cycles would only cost time.
     gc.disable()
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupted)
+    _prepare_streams()
     try:
         code = app(standalone_mode=False)
     except Exception as error:  # noqa: BLE001  # every ending has an exit code of its own
         code = _exit_code(error)
-    except KeyboardInterrupt:
-        code = _exit_code(Interrupted(signal.SIGINT))
+    except SystemExit:
+        # How typer ends when the reader of its help has gone.
+        code = OK
+    code = code if isinstance(code, int) else OK
     try:
+        with _reader_may_leave():
+            pass
+    except Refused as error:
+        code = _exit_code(error)
+    sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Make every path printable, and printing harmless where the caller closed a stream."""
+    codecs.register_error(__name__, _printable)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8", closefd=False))
+        stream = getattr(sys, name)
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=__name__)
+
+
+def _printable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Give the bytes of a path back as they came, and escape what else has no place."""
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.lookup_error("backslashreplace")(error)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Write all that was printed; a reader that has gone, such as `head`, is no error of ours.
+
+    Raises:
+        Refused: the output cannot be written, for instance to a full disk.
+    """
+    try:
+        yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader has gone, for instance `head`; that is no error of ours.
+    except OSError as error:
+        # Nothing more may fail on what is buffered still, least of all at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code if isinstance(code, int) else OK)
+        if not isinstance(error, BrokenPipeError):
+            raise Refused(f"the report cannot be written: {error.strerror}") from error
 
 
 def _exit_code(error: Exception) -> int:
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, Refused):
@@ -224,26 +271,28 @@ def _exit_code(error: Exception) -> int:
         return _say(str(error), USAGE)
     if isinstance(error, Interrupted):
         return _say(str(error), 128 + error.signum)
-    if isinstance(error, typer.Abort):
-        return _say("interrupted; nothing was changed", 128 + signal.SIGINT)
     if hasattr(error, "exit_code") and hasattr(error, "show"):
         error.show()
         return USAGE
+    if isinstance(error, OSError):
+        return _say(f"{error.filename or 'input or output'}: {error.strerror}", REFUSED)
     import traceback
 
     traceback.print_exc()
     return _say(
-        "this is a bug of sgl-npu-patch; nothing was changed; please report it with what is above",
+        "this is a bug of sgl-npu-patch; no file is half written; "
+        "please report it with what is above",
         BUG,
     )
 
 
-def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
     raise Interrupted(number)
 
 
 def _say(message: str, code: int) -> int:
-    print(f"sgl-npu-patch: {message}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"sgl-npu-patch: {message}", file=sys.stderr, flush=True)
     return code
 
 
@@ -275,6 +324,8 @@ def _plan(path: Path, only: list[str] | None, skip: list[str] | None) -> tuple[D
             raise UsageError(f"no such seam: {name}; seams are {', '.join(series)}")
     wanted = [name for name in (only or series) if name not in (skip or ())]
     selected = check_selection(series, wanted)
+    if not selected:
+        raise UsageError("--only and --skip leave no seam")
     tree = open_directory(path)
     return tree, make_plan(tree, series, selected)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import tempfile
@@ -27,10 +28,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal,
 
 @dataclass(frozen=True, slots=True)
 class _Write:
+    """Follow one file on its way; ``backup`` is where the old one is kept meanwhile."""
+
     change: FileChange
     target: Path
     temporary: Path
-    mtime_ns: int | None
+    backup: Path | None
 
 
 def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
@@ -44,50 +47,60 @@ def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
         Refused: a file changed since it was read, or cannot be written.
         Interrupted: SIGINT or SIGTERM came meanwhile; everything is as before.
     """
+    base = root.resolve()
     made: list[Path] = []
     writes: list[_Write] = []
     done: list[_Write] = []
     with _deferred_signals() as pending:
         try:
-            writes.extend(_prepare(root, change, made) for change in changes.changes)
+            # New modules first, so that no edited file ever calls one that is missing.
+            for change in sorted(changes.changes, key=lambda change: change.before is not None):
+                with _naming(change):
+                    _prepare(base, change, made, writes)
             for write in writes:
-                _check_unchanged(write)
+                with _naming(write.change):
+                    _check_unchanged(write)
             for write in writes:
                 if pending:
                     raise Interrupted(pending[0])
-                write.temporary.replace(write.target)
+                with _naming(write.change):
+                    write.temporary.replace(write.target)
                 done.append(write)
-                _touch(write)
             for write in done:
-                _check_written(write)
+                with _naming(write.change):
+                    _check_written(write)
             verify()
             if pending:
                 raise Interrupted(pending[0])
         except BaseException as error:
             lost = _restore(done)
-            _clean(writes, made)
+            _clean([write for write in writes if write not in lost], made)
             if lost:
-                raise Refused(
-                    f"{error}; and these files could not be restored: {', '.join(lost)}"
-                ) from error
-            if isinstance(error, OSError):
-                raise Refused(
-                    f"{error.filename or root}: cannot be written: {error.strerror}; "
-                    "nothing was changed"
-                ) from error
+                kept = ", ".join(f"{write.change.path} (kept in {write.backup})" for write in lost)
+                raise Refused(f"{error}; but these files could not be restored: {kept}") from error
             raise
+        _clean(writes, [])
 
 
-def _prepare(root: Path, change: FileChange, made: list[Path]) -> _Write:
-    target = root / change.path
-    if target.is_symlink():
-        resolved = target.resolve()
-        if not resolved.is_relative_to(root.resolve()):
-            raise Refused(
-                f"{change.path}: is a symbolic link out of the tree, to {resolved}; "
-                "nothing was changed; give the tree that holds the file"
-            )
-        target = resolved
+@contextlib.contextmanager
+def _naming(change: FileChange) -> Iterator[None]:
+    """Say which file it is that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(
+            f"{change.path}: cannot be written: {error.strerror}; nothing was changed"
+        ) from error
+
+
+def _prepare(base: Path, change: FileChange, made: list[Path], writes: list[_Write]) -> None:
+    """Lay the new file and the old one beside the target, so that only renames remain."""
+    target = (base / change.path).resolve()
+    if not target.is_relative_to(base):
+        raise Refused(
+            f"{change.path}: a symbolic link leads out of the tree, to {target}; "
+            "nothing was changed; give the tree that holds the file"
+        )
     for folder in reversed(target.parents):
         if not folder.exists():
             folder.mkdir()
@@ -97,17 +110,20 @@ def _prepare(root: Path, change: FileChange, made: list[Path]) -> _Write:
         raise Refused(f"{change.path}: is read-only; nothing was changed")
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(change.after)
-        temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
-        if before is not None and hasattr(os, "chown"):
-            with contextlib.suppress(OSError):
-                os.chown(temporary, before.st_uid, before.st_gid)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return _Write(change, target, temporary, before.st_mtime_ns if before else None)
+    backup = temporary.with_suffix(".back") if before is not None else None
+    writes.append(_Write(change, target, temporary, backup))
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(change.after)
+    if before is not None and hasattr(os, "chown"):
+        with contextlib.suppress(OSError):
+            os.chown(temporary, before.st_uid, before.st_gid)
+    temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
+    _date(temporary, before)
+    if backup is not None:
+        try:
+            backup.hardlink_to(target)
+        except (OSError, NotImplementedError):
+            shutil.copy2(target, backup)
 
 
 def _check_unchanged(write: _Write) -> None:
@@ -127,40 +143,36 @@ def _check_written(write: _Write) -> None:
         raise Refused(f"{write.change.path}: reads back differently; nothing was changed")
 
 
-def _touch(write: _Write) -> None:
-    """Give a replaced file another modification time in whole seconds.
+def _date(temporary: Path, before: os.stat_result | None) -> None:
+    """Give a new file another modification time in whole seconds than the old one's.
 
     A compiled `.pyc` is taken for current when size and whole second agree.
     """
     now = time.time_ns()
-    if write.mtime_ns is not None and write.mtime_ns // 10**9 == now // 10**9:
+    if before is not None and before.st_mtime_ns // 10**9 == now // 10**9:
         now += 10**9
-    os.utime(write.target, ns=(now, now))
+    os.utime(temporary, ns=(now, now))
 
 
-def _restore(done: list[_Write]) -> list[str]:
+def _restore(done: list[_Write]) -> list[_Write]:
     lost = []
     for write in reversed(done):
         try:
-            if write.change.before is None:
+            if write.backup is None:
                 write.target.unlink(missing_ok=True)
-                continue
-            mode = stat.S_IMODE(write.target.stat().st_mode)
-            back = write.temporary.with_suffix(".back")
-            back.write_bytes(write.change.before)
-            back.chmod(mode)
-            assert write.mtime_ns is not None
-            os.utime(back, ns=(write.mtime_ns, write.mtime_ns))
-            back.replace(write.target)
+            else:
+                write.backup.replace(write.target)
         except OSError:
-            lost.append(str(write.change.path))
+            lost.append(write)
     return lost
 
 
 def _clean(writes: list[_Write], made: list[Path]) -> None:
     for write in writes:
-        with contextlib.suppress(OSError):
-            write.temporary.unlink(missing_ok=True)
+        for leftover in (write.temporary, write.backup):
+            with contextlib.suppress(OSError):
+                if leftover is not None:
+                    leftover.unlink(missing_ok=True)
     for folder in reversed(made):
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -173,7 +185,9 @@ def _deferred_signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield seen
         return
-    old = {number: signal.signal(number, lambda n, _: seen.append(n)) for number in _SIGNALS}
+    # What the caller ignores, as `nohup` does, stays ignored.
+    heeded = [n for n in _SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    old = {number: signal.signal(number, lambda n, _: seen.append(n)) for number in heeded}
     try:
         yield seen
     finally:

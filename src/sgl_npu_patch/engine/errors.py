@@ -35,7 +35,7 @@ class Interrupted(Exception):
     """Unwind after a signal, once nothing half written is left (exit code 128 + signal)."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"interrupted by signal {signum}; nothing was changed")
+        super().__init__(f"interrupted by signal {signum}; no file is half written")
         self.signum = signum
 
 
@@ -68,3 +68,17 @@ class AnchorError(Exception):
         self.where = where
         self.nearest = nearest
         self.action = action
+
+
+class Located:
+    """Give an anchor error raised inside the place where it happened."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, AnchorError) and not error.where:
+            error.where = (self.site,)

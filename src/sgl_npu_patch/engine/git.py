@@ -9,12 +9,24 @@ from pathlib import Path
 
 from sgl_npu_patch.engine.errors import Refused
 
+_OTHERS = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+"""Variables that a hook of another repository leaves behind."""
+
 
 def work_tree(path: Path) -> Path | None:
     """Find the root of the git work tree that a directory stands in."""
     resolved = path.resolve()
     for folder in (resolved, *resolved.parents):
-        if (folder / ".git").exists():
+        if os.path.lexists(folder / ".git"):
             return folder
     return None
 
@@ -22,12 +34,17 @@ def work_tree(path: Path) -> Path | None:
 def uncommitted(root: Path, paths: Sequence[Path]) -> list[str]:
     """List those of the paths that git would show as changed; ignored files do not count.
 
+    Paths that lead out of the work tree are not git's to judge.
+
     Raises:
         Refused: git is missing or fails.
     """
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false",
-               "status", "--porcelain", "-z", "--untracked-files=all", "--"]  # fmt: skip
-    names = [f":(top,literal){path.resolve().relative_to(root).as_posix()}" for path in paths]
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "status",
+               "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--"]  # fmt: skip
+    inside = [path for path in map(Path.resolve, paths) if path.is_relative_to(root)]
+    names = [f":(top,literal){path.relative_to(root).as_posix()}" for path in inside]
+    if not names:
+        return []
     try:
         done = subprocess.run(
             [*command, *names],
@@ -35,7 +52,13 @@ def uncommitted(root: Path, paths: Sequence[Path]) -> list[str]:
             capture_output=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C", "GIT_LITERAL_PATHSPECS": "0"},
+            env={
+                **{name: value for name, value in os.environ.items() if name not in _OTHERS},
+                "LC_ALL": "C",
+                # With `--git-dir` instead, git would no longer ask who owns the repository.
+                "GIT_CEILING_DIRECTORIES": str(root.parent),
+                "GIT_LITERAL_PATHSPECS": "0",
+            },
         )
     except OSError as error:
         raise Refused(

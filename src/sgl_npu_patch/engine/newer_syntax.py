@@ -35,7 +35,11 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
     except cst.ParserSyntaxError:
         raise refusal from error
     positions = wrapper.resolve(PositionProvider)
-    ends = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text)), len(text)]
+    ends = [
+        int(text.startswith("\ufeff")),
+        *(match.end() for match in re.finditer(r"\r\n|\r|\n", text)),
+        len(text),
+    ]
 
     def walk(nodes: list[cst.CSTNode], scope: str, guards: tuple[str, ...]) -> Iterator[Block]:
         for node in nodes:

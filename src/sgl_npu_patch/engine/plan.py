@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.errors import AnchorError, Refused, Site, UsageError
+from sgl_npu_patch.engine.errors import AnchorError, Located, Refused, Site, UsageError
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
 from sgl_npu_patch.engine.tree import SourceTree
@@ -150,7 +150,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
         return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
     present: list[Site] = []
     for target in seam.targets(view):
-        with _At(target.spot.site):
+        with Located(target.spot.site):
             if target.is_applied(target.spot.node):
                 present.append(target.spot.site)
                 continue
@@ -168,20 +168,6 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     if ours:
         return Outcome(name, "already", tuple(present))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
-
-
-class _At:
-    """Give an anchor error raised inside the place where it happened."""
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, AnchorError) and not error.where:
-            error.where = (self.site,)
 
 
 def has_our_header(view: View) -> bool:

@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from tokenize import detect_encoding
 from typing import Literal
 
-from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.errors import AnchorError, Refused
 
 Kind = Literal["function", "class", "assignment", "import", "statement"]
 
@@ -81,12 +81,12 @@ class Source:
         return tuple(b for b in self.blocks if b.kind == kind and b.name == name)
 
     def binds(self, name: str) -> bool:
-        """Tell whether the module itself binds a name, by import, assignment or definition."""
-        return any(b.name == name and "." not in b.qualname for b in self.blocks)
+        """Tell whether the module itself always binds a name, by whatever statement."""
+        return any(b.name == name and "." not in b.qualname and not b.guards for b in self.blocks)
 
     def around(self, line: int, name: str = "") -> tuple[Block, ...]:
         """List the functions (of that name) which hold a line of the text as it is now."""
-        start = 0
+        start = len(self.text) - len(self.text.removeprefix(_BOM))
         for match in islice(_NEWLINE.finditer(self.text), line - 1):
             start = match.end()
         return tuple(
@@ -131,9 +131,20 @@ def read_source(path: PurePosixPath, data: bytes) -> Source:
         if encoding == "utf-8-sig":
             encoding = "utf-8"
         text = data.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        faithful = encoding == "utf-8" or text.encode(encoding) == data
+    except (SyntaxError, UnicodeError, LookupError) as error:
         raise Refused(f"{path}: cannot be decoded: {error}") from error
-    return Source(path, text, encoding, tuple(_outline(path, text)))
+    if not faithful:
+        raise Refused(
+            f"{path}: cannot be edited in its encoding {encoding}: it has more than one form for "
+            "the same text, and bytes that need not change would; save the file as UTF-8"
+        )
+    if "\0" in text:
+        raise Refused(f"{path}: does not parse: it contains null bytes")
+    try:
+        return Source(path, text, encoding, tuple(_outline(path, text)))
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise Refused(f"{path}: does not parse: {error}") from error
 
 
 def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:
@@ -145,9 +156,7 @@ def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:
 
         yield from outline_with_libcst(path, text, error)
         return
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise Refused(f"{path}: does not parse: {error}") from error
-    ends = [0, *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
+    ends = [len(text) - len(body), *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
     yield from _walk(module.body, ends, "", ())
 
 
@@ -206,11 +215,23 @@ def find_uses(name: str, text: str) -> Iterator[Use]:
     """Yield the uses of a name as a function: calls, definitions, and what is neither.
 
     A string that equals the name counts as another use of it (``getattr``).
+
+    Raises:
+        AnchorError: the text has syntax newer than this interpreter's.
     """
     ends = [0, *(match.end() for match in _NEWLINE.finditer(text))]
     lines = {bisect(ends, match.start()) for match in re.finditer(rf"\b{name}\b", text)}
-    if lines:
+    if not lines:
+        return
+    try:
         yield from _uses(name, ast.parse(text.removeprefix(_BOM)), lines, called=False)
+    except (SyntaxError, RecursionError) as error:
+        raise AnchorError(
+            sought=f"the uses of {name}",
+            expected="a file in this interpreter's syntax",
+            found=f"one that it does not parse: {error}",
+            action="run sgl-npu-patch with a newer Python",
+        ) from error
 
 
 def _uses(name: str, node: ast.AST, lines: set[int], *, called: bool) -> Iterator[Use]:

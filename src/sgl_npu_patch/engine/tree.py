@@ -111,9 +111,12 @@ class DirectoryTree:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
+                    # No import reaches a hidden name: editors' locks and backups, caches.
+                    if entry.name.startswith("."):
+                        continue
                     inner = entry.name if name == "." else f"{name}/{entry.name}"
                     if entry.is_dir(follow_symlinks=False):
-                        if entry.name not in ("__pycache__", ".git"):
+                        if entry.name != "__pycache__":
                             self._scan(entry.path, inner, found)
                     elif entry.name.endswith(".py"):
                         found.append(inner)
@@ -132,13 +135,12 @@ def open_directory(root: Path) -> DirectoryTree:
             what = "is not a directory" if root.exists() else "does not exist"
             raise Refused(f"{root}: {what}; give the root of an SGLang checkout")
         next(root.iterdir(), None)
+        for layout in _LAYOUTS:
+            folder = root / layout
+            if (folder / "srt").is_dir() and (folder / "__init__.py").is_file():
+                return DirectoryTree(root=root, package=PurePosixPath(layout), label=str(root))
     except OSError as error:
-        raise Refused(f"{root}: cannot be read: {error.strerror}") from error
-    for layout in _LAYOUTS:
-        package = PurePosixPath(layout)
-        folder = root / package
-        if (folder / "srt").is_dir() and (folder / "__init__.py").is_file():
-            return DirectoryTree(root=root, package=package, label=str(root))
+        raise Refused(f"{error.filename or root}: cannot be read: {error.strerror}") from error
     looked = ", ".join(f"{layout}/srt" if layout != "." else "srt" for layout in _LAYOUTS)
     raise Refused(
         f"{root}: not an SGLang tree: looked for the package as {looked} and found none; "

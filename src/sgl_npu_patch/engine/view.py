@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -195,16 +196,18 @@ class View:
         self.overlay.write(spot.path, source.splice(block.start, block.end, new))
 
     def _note(self, spot: Spot, old: str, new: str) -> None:
-        before, after = _LINE.split(old), _LINE.split(new)
+        before, after = _lines(old), _lines(new)
         hunks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
         first = spot.block.line - _decorators(before)
         as_read = before
         if spot.block.kind != "statement":
-            as_read = _LINE.split(self._as_read(spot.block, spot.path))
+            as_read = _lines(self._as_read(spot.block, spot.path))
         matches = difflib.SequenceMatcher(None, as_read, before, autojunk=False)
+        # What is appended is shown at the last line, since the file may end there.
+        last = len(before) - 1
         for tag, start, _, _, _ in hunks:
             if tag != "equal":
-                line = first + _line_as_read(matches, start)
+                line = first + _line_as_read(matches, min(start, last))
                 self.sites.append(Site(spot.path, line, spot.block.qualname))
 
     def _as_read(self, block: Block, path: PurePosixPath) -> str:
@@ -238,6 +241,7 @@ class View:
                     else "see what took its place upstream and adapt the codemod"
                 ),
             )
+        _check_in_force(*found[0])
         return found[0]
 
     def _defining(self, name: str, kind: Kind, holding: str = "") -> Iterator[Source]:
@@ -258,10 +262,10 @@ class View:
 
     def _spot(self, source: Source, block: Block) -> Spot:
         text = source.cut(block)
-        nodes: Sequence[cst.CSTNode] = self._module(text, source.newline).body
+        site = Site(source.path, block.line, block.qualname)
+        nodes: Sequence[cst.CSTNode] = self._faithful(text, source.newline, site).body
         if text[:1] in " \t":
             nodes = cast(cst.ClassDef, nodes[0]).body.body
-        site = Site(source.path, block.line, block.qualname)
         if len(nodes) != 1 or not isinstance(
             nodes[0], cst.FunctionDef | cst.ClassDef | cst.SimpleStatementLine | cst.If
         ):
@@ -286,8 +290,25 @@ class View:
     def _module(self, text: str, newline: str) -> cst.Module:
         return self.overlay.cache.module("".join(_shelled(text, newline)))
 
+    def _faithful(self, text: str, newline: str, site: Site) -> cst.Module:
+        """Parse a piece that libcst prints as it was; form feeds and lone CRs it may not."""
+        found = "one that it does not parse"
+        with contextlib.suppress(cst.ParserSyntaxError):
+            module = self._module(text, newline)
+            odd = "\f" in text or "\r" in text.replace("\r\n", "")
+            if not odd or module.code == "".join(_shelled(text, newline)):
+                return module
+            found = "one that it would print otherwise"
+        raise AnchorError(
+            sought=site.symbol,
+            expected="a definition that libcst reads and prints byte for byte",
+            found=found,
+            where=(site,),
+            action="take form feeds and lone carriage returns out of this definition",
+        )
+
     def _unparse(self, old: str, node: cst.BaseStatement, newline: str) -> str:
-        module = self._module(old, newline)
+        module = self._module(old, newline).with_changes(default_newline=newline)
         if old[:1] not in " \t":
             return module.with_changes(body=[node]).code
         shell = cast(cst.ClassDef, module.body[0])
@@ -296,7 +317,8 @@ class View:
         return code[len(_SHELL) + len(newline) :]
 
     def _nearest(self, name: str, kind: Kind) -> str:
-        parsed = {source.path: source for source in self.overlay.cache.sources.values()}
+        looked = [self.source(path) for path in self.overlay.mentioning(name)[:3]]
+        parsed = {s.path: s for s in (*self.overlay.cache.sources.values(), *looked)}
         names = {
             block.name: (source.path, block)
             for source in parsed.values()
@@ -307,6 +329,38 @@ class View:
             path, block = names[close]
             return f"{path}:{block.line} {close} (a similar name is not taken)"
         return ""
+
+
+def _check_in_force(source: Source, block: Block) -> None:
+    """Insist that a definition is the one that its name stands for whenever the file is loaded."""
+    holders = [b for b in source.blocks if b.start <= block.start and block.end <= b.end]
+    inside = [b for b in holders if b.kind == "function" and b is not block]
+    guards = [guard for b in holders if b.kind == "class" or b is block for guard in b.guards]
+    again = [
+        other
+        for kind in _REBINDING[block.kind]
+        for other in (source.named(block.name, kind) if "." not in block.qualname else ())
+    ]
+    if not (inside or guards or again):
+        return
+    what = f"inside the function {inside[-1].name}" if inside else f"under `{' '.join(guards)}`"
+    raise AnchorError(
+        sought=f"{block.kind} {block.qualname}",
+        expected="a definition of the module or of a class, under no condition and not replaced",
+        found=f"one that an {again[0].kind} replaces" if again else f"one {what}",
+        where=tuple(Site(source.path, b.line, b.qualname) for b in (block, *again)),
+        action="see when this definition is in force, then edit it by hand",
+    )
+
+
+_REBINDING: dict[Kind, tuple[Kind, ...]] = {
+    "function": ("assignment", "import"),
+    "class": (),
+    "assignment": ("import",),
+    "import": (),
+    "statement": (),
+}
+"""What else must not bind a definition's name in its module."""
 
 
 def _shelled(text: str, newline: str) -> tuple[str, str]:
@@ -356,6 +410,12 @@ def _line_as_read(matches: difflib.SequenceMatcher[str], line: int) -> int:
         if line >= b and size:
             return a + min(line - b, size)
     return line
+
+
+def _lines(text: str) -> list[str]:
+    """Split whole lines; what follows the last line ending is not one more."""
+    lines = _LINE.split(text)
+    return lines if lines[-1] else lines[:-1]
 
 
 def _decorators(lines: list[str]) -> int:

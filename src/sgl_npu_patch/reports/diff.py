@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -66,7 +67,7 @@ def _quoted(name: str) -> str:
         return name
     escaped = "".join(
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}"
-        for byte in name.encode()
+        for byte in os.fsencode(name)
     )
     return f'"{escaped}"'
 

@@ -30,8 +30,8 @@ def document(tree: SourceTree, plan: Plan) -> dict[str, Any]:
 
 
 def render_json(content: object) -> str:
-    """Print a document with stable key order."""
-    return json.dumps(content, indent=2, ensure_ascii=False)
+    """Print a document with stable key order, in ASCII: any stream and any path will do."""
+    return json.dumps(content, indent=2)
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

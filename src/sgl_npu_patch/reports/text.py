@@ -9,6 +9,8 @@ from typing import IO
 from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
 
 _WIDTH = 100
+_UNFOLDED = 10_000
+"""Columns where there is no terminal: a path in a log must stay in one piece."""
 _STYLES = {
     "applied": "green",
     "already": "green",
@@ -25,8 +27,13 @@ def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    terminal = stream.isatty()
     console = Console(
-        file=stream, width=None if stream.isatty() else _WIDTH, highlight=False, soft_wrap=False
+        file=stream,
+        force_terminal=terminal,
+        width=None if terminal else _UNFOLDED,
+        highlight=False,
+        soft_wrap=False,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("seam", "status", "where"):
@@ -36,11 +43,14 @@ def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
         table.add_row(
             outcome.seam, Text(status, style=_STYLES[outcome.status]), Text(_where(outcome))
         )
-    console.print(Text(headline))
-    console.print()
-    console.print(table)
-    for line in _remarks(plan):
-        console.print(Text(line), soft_wrap=True)
+    # Written at once by ourselves: rich ends the program when the reader has gone.
+    with console.capture() as printed:
+        console.print(Text(headline))
+        console.print()
+        console.print(table)
+        for line in _remarks(plan):
+            console.print(Text(line), soft_wrap=True)
+    stream.write(printed.get())
 
 
 def evidence_lines(seam: str, evidence: Evidence) -> list[str]:

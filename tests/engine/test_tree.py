@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.tree import open_directory, package_version
+from tests.engine.package import build
+
+LAYOUTS = {"": "python/sglang", "python": "sglang", "python/sglang": "."}
+
+
+@pytest.mark.parametrize(("below", "package"), LAYOUTS.items(), ids=["root", "python", "package"])
+def test_package_is_found_in_every_layout(tmp_path: Path, below: str, package: str) -> None:
+    build(tmp_path)
+    tree = open_directory(tmp_path / below)
+    assert tree.package == PurePosixPath(package)
+    assert tree.read(tree.package / "srt/server_args.py")
+    found = tree.containing(b"def is_npu")
+    assert found == (tree.package / "srt/utils/common.py",)
+
+
+def test_repository_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    build(tmp_path)
+    (tmp_path / "sglang").mkdir()
+    assert open_directory(tmp_path).package == PurePosixPath("python/sglang")
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "srt"])
+def test_folder_without_the_marks_of_the_package(tmp_path: Path, name: str) -> None:
+    package = build(tmp_path)
+    (package / name).rename(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="not an SGLang tree"):
+        open_directory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing", "does not exist"),
+        ("file", "is not a directory"),
+        ("loop", "does not exist"),
+        ("x" * 300, "File name too long"),
+        ("empty", "not an SGLang tree"),
+    ],
+)
+def test_what_is_no_tree(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(Refused, match=said):
+        open_directory(tmp_path / name)
+
+
+def test_missing_file_is_none(tmp_path: Path) -> None:
+    build(tmp_path)
+    tree = open_directory(tmp_path)
+    assert tree.read(PurePosixPath("python/sglang/nothing.py")) is None
+    assert tree.read(PurePosixPath("python/sglang/version.py/inner.py")) is None
+
+
+def test_each_file_is_read_once(tmp_path: Path) -> None:
+    package = build(tmp_path)
+    tree = open_directory(tmp_path)
+    before = tree.containing(b"is_npu")
+    (package / "srt/utils/common.py").write_bytes(b"")
+    assert tree.containing(b"is_npu") == before
+
+
+def test_search_is_limited_to_the_given_files(tmp_path: Path) -> None:
+    build(tmp_path)
+    tree = open_directory(tmp_path)
+    some = tree.package / "srt/layers/sampler.py"
+    assert tree.containing(b"def ", [some]) == (some,)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: path.mkdir(), id="folder named x.py"),
+        pytest.param(
+            lambda path: path.with_name(".#x.py").symlink_to("me@here.1"), id="editor's lock"
+        ),
+        pytest.param(
+            lambda path: path.with_name(".x.py").write_bytes(b"def is_npu"), id="hidden file"
+        ),
+        pytest.param(
+            lambda path: path.with_name("loop").symlink_to(".."), id="circular folder link"
+        ),
+        pytest.param(lambda path: path.with_suffix(".txt").touch(), id="no Python"),
+    ],
+)
+def test_what_no_import_reaches_is_passed_over(tmp_path: Path, make: object) -> None:
+    package = build(tmp_path)
+    assert callable(make)
+    make(package / "srt/x.py")
+    for hidden in ("srt/.checkpoints", "srt/__pycache__"):
+        (package / hidden).mkdir()
+        (package / hidden / "copy.py").write_bytes(b"def is_npu(): ...")
+    tree = open_directory(tmp_path)
+    assert tree.containing(b"def is_npu") == (tree.package / "srt/utils/common.py",)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(os.mkfifo, "is not a regular file", id="named pipe"),
+        pytest.param(
+            lambda path: path.symlink_to("nowhere"), "a symbolic link that leads nowhere", id="link"
+        ),
+        pytest.param(lambda path: path.symlink_to(path.name), "cannot be read", id="circular link"),
+        pytest.param(
+            lambda path: path.symlink_to(path.parent), "is not a regular file", id="link to folder"
+        ),
+        pytest.param(
+            lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+            "cannot be read",
+            id="socket",
+            marks=pytest.mark.filterwarnings("ignore::ResourceWarning"),
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    tmp_path: Path, make: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = build(tmp_path)
+    assert callable(make)
+    monkeypatch.chdir(package / "srt")  # a socket's path must be short
+    make(Path("x.py") if said == "cannot be read" else package / "srt/x.py")
+    with pytest.raises(Refused, match=rf"srt/x\.py: .*{said}"):
+        open_directory(tmp_path).containing(b"is_npu")
+
+
+@pytest.mark.parametrize(
+    ("content", "version"),
+    [
+        (b'__version__ = "0.5.9"\n', "0.5.9"),
+        (b"import x\r\n__version__ = version = '1.0.post1+fork'\r\n", "1.0.post1+fork"),
+        (b"# __version__ = '1'\n", None),
+        (None, None),
+    ],
+)
+def test_version_is_what_the_package_says(
+    tmp_path: Path, content: bytes | None, version: str | None
+) -> None:
+    build(tmp_path, version=content)
+    assert package_version(open_directory(tmp_path)) == version

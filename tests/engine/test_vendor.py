@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from sgl_npu_patch import __version__
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.vendor import Vendored, recognise, render
+
+MODULES = ("npu_ops", "launch_guards")
+
+
+def written_by(version: str, body: str) -> bytes:
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return (
+        f"# Written by sgl-npu-patch {version}: do not edit, `sgl-npu-patch apply` refreshes it.\n"
+        f"# sha256 of what follows: {digest}\n{body}"
+    ).encode()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_own_rendering_is_current(module: str) -> None:
+    data = render(module)
+    assert recognise(module, data) == Vendored("current", __version__)
+    assert recognise(module, data.replace(b"\n", b"\r\n")) == Vendored("current", __version__)
+    assert b"\r" not in data
+    compile(data, module, "exec", dont_inherit=True)
+
+
+def test_no_file_is_missing() -> None:
+    assert recognise("npu_ops", None) == Vendored("missing")
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [
+        ("0.0.9", "older"),
+        ("0.0.10", "older"),
+        (__version__, "older"),
+        ("99.0.0", "newer"),
+        ("0.10.0", "newer"),
+    ],
+)
+def test_other_versions(version: str, state: str) -> None:
+    assert recognise("npu_ops", written_by(version, "x = 1\n")) == Vendored(state, version)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("edit", [b"x = 2\n", b"\n"], ids=["line", "newline"])
+def test_edited_since(edit: bytes) -> None:
+    assert recognise("npu_ops", render("npu_ops") + edit).state == "edited"
+    assert recognise("npu_ops", written_by("0.0.1", "x = 1\n") + edit).state == "edited"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x = 1\n", b"\xff", b"# Written by somebody\n", b"\n" + written_by("0.0.1", "")],
+    ids=["empty", "code", "no text", "other header", "header further down"],
+)
+def test_somebody_elses(data: bytes) -> None:
+    assert recognise("npu_ops", data) == Vendored("foreign")
+
+
+def test_one_module_is_not_taken_for_the_other() -> None:
+    assert recognise("npu_ops", render("launch_guards")).state != "current"
+
+
+def test_folder_is_relative() -> None:
+    assert not vendor.FOLDER.is_absolute()
