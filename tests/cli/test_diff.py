@@ -34,6 +34,8 @@ def test_nothing_but_the_diff_on_stdout(tmp_path: Path) -> None:
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.startswith(b"diff --git a/python/sglang/srt/batch_invariant_ops/")
     assert done.stdout.count(b"\ndiff --git ") == 4
+    assert done.stdout.count(b"\nnew file mode 100644\n--- /dev/null\n+++ b/") == 2
+    assert done.stdout.count(b"\n@@ -0,0 +1,") == 2
     assert snapshot(tmp_path) == before
 
 
@@ -53,7 +55,7 @@ def test_conflict_is_told_on_stderr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(
-    "name", ["plain", "two words", "caf\u00e9", "quo\"te'", "tab\there", "a\\b"]
+    "name", ["plain", "two words", "caf\u00e9", "quo\"te'", "tab\there", "a\\b", "caf\udce9"]
 )
 @pytest.mark.parametrize("below", ["", "python", "python/sglang"])
 def test_diff_is_relative_to_the_work_tree(

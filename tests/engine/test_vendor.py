@@ -46,6 +46,15 @@ def test_other_versions(version: str, state: str) -> None:
     assert recognise("npu_ops", written_by(version, "x = 1\n")) == Vendored(state, version)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [("0.9.0", "older"), ("0.10.0rc1", "older"), ("0.10.1", "newer"), ("0.11.0.dev1", "newer")],
+)
+def test_versions_are_no_text(version: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendor, "__version__", "0.10.0")
+    assert recognise("npu_ops", written_by(version, "x = 1\n")).state == state
+
+
 @pytest.mark.parametrize("edit", [b"x = 2\n", b"\n"], ids=["line", "newline"])
 def test_edited_since(edit: bytes) -> None:
     assert recognise("npu_ops", render("npu_ops") + edit).state == "edited"
@@ -54,8 +63,15 @@ def test_edited_since(edit: bytes) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"x = 1\n", b"\xff", b"# Written by somebody\n", b"\n" + written_by("0.0.1", "")],
-    ids=["empty", "code", "no text", "other header", "header further down"],
+    [
+        b"",
+        b"x = 1\n",
+        b"\xff",
+        b"# Written by somebody\n",
+        b"\n" + written_by("0.0.1", ""),
+        written_by("some-version", ""),
+    ],
+    ids=["empty", "code", "no text", "other header", "header further down", "no version"],
 )
 def test_somebody_elses(data: bytes) -> None:
     assert recognise("npu_ops", data) == Vendored("foreign")

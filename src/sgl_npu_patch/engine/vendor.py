@@ -58,13 +58,14 @@ def recognise(module: str, data: bytes | None) -> Vendored:
         return Vendored("edited", version)
     if text.encode() == render(module):
         return Vendored("current", version)
-    newer = _order(version) > _order(__version__)
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        newer = Version(version) > Version(__version__)
+    except InvalidVersion:
+        return Vendored("foreign")
     return Vendored("newer" if newer else "older", version)
 
 
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
-
-
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
