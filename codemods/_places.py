@@ -245,22 +245,26 @@ def import_is_npu(view: View, spot: Spot) -> str:
             ),
             action="give the variable another name",
         )
-    if any(name.value == "is_npu" for name in nodes.find_all(spot.node, cst.Name)):
-        # An import inside the function would make the name local to all of it.
-        raise AnchorError(
-            sought=f"is_npu in {spot.path.name}",
-            expected="an import or a definition of it, under no condition",
-            found=f"a use in {spot.block.name} of a name that the module does not always have",
-            where=(spot.site,),
-            action="import is_npu at module level",
-        )
     for name in _UTILS:
         source = view.overlay.source(view.package / name)
-        if source is not None and source.named("is_npu", "function"):
-            parts = list(source.path.relative_to(view.package).with_suffix("").parts)
-            if parts[-1] == "__init__":
-                parts.pop()
-            return f"from sglang.{'.'.join(parts)} import is_npu\n\n"
+        if source is None or not source.named("is_npu", "function"):
+            continue
+        parts = list(source.path.relative_to(view.package).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        line = f"from sglang.{'.'.join(parts)} import is_npu\n\n"
+        statement = nodes.block(line)[0]
+        ours = any(nodes.alike(step.node, statement) for step in nodes.steps(spot.node))
+        if not ours and any(n.value == "is_npu" for n in nodes.find_all(spot.node, cst.Name)):
+            # An import inside the function would make the name local to all of it.
+            raise AnchorError(
+                sought=f"is_npu in {spot.path.name}",
+                expected="an import or a definition of it, under no condition",
+                found=f"a use in {spot.block.name} of a name that the module does not always have",
+                where=(spot.site,),
+                action="import is_npu at module level",
+            )
+        return line
     raise AnchorError(
         sought="is_npu",
         expected=f"a function in {_UTILS[0]}",

@@ -36,7 +36,7 @@ def premise(view: View) -> NotNeeded | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the branch."""
-    return (Target(_places.prefill_branch(view), is_silent, remove_claim),)
+    return (Target(_places.prefill_branch(view), remove_claim),)
 
 
 def is_silent(node: cst.CSTNode) -> bool:

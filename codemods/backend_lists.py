@@ -29,7 +29,7 @@ CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
 
 def targets(view: View) -> Sequence[Target]:
     """Find the list."""
-    return (Target(find_list(view, CHOICES), has_ascend, add_ascend),)
+    return (Target(find_list(view, CHOICES), add_ascend),)
 
 
 def find_list(view: View, name: str) -> Spot:
@@ -75,6 +75,8 @@ def has_ascend(node: cst.CSTNode) -> bool:
 
 def add_ascend(node: cst.CSTNode) -> cst.CSTNode:
     """Append "ascend" in the layout of the other entries."""
+    if has_ascend(node):
+        return node
     value = _value(node)
     assert value is not None
     assert isinstance(node, cst.SimpleStatementLine)

@@ -14,7 +14,7 @@ the mode must restore the operators, which `set_batch_invariant_mode` does on no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -23,11 +23,12 @@ from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
-from sgl_npu_patch.engine.view import Spot, View
+from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
 DISABLE = "disable_batch_invariant_mode"
 SCOPED = "set_batch_invariant_mode"
+OURS = "npu_ops"
 DISPATCH = "get_dispatch_device_backend"
 V2 = f"{_places.FUSED_ATTENTION}_v2"
 
@@ -48,26 +49,17 @@ def targets(view: View) -> Sequence[Target]:
             )
     with Located(enable.site):
         mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
-    edits: tuple[tuple[Spot, str, Callable[[cst.FunctionDef, str], cst.FunctionDef]], ...] = (
-        (enable, "enable", enter),
-        (disable, "disable", lambda node, _: leave(node, _, mode)),
-        (scoped, "bmm_enabled", lambda node, _: scope(node, _, mode, bmm)),
-    )
-    return tuple(
-        Target(
-            spot,
-            lambda node, name=name: calls_npu_ops(node, name),  # type: ignore[misc]
-            lambda node, edit=edit, spot=spot: edit(  # type: ignore[misc]
-                node, _places.import_is_npu(view, spot)
-            ),
-        )
-        for spot, name, edit in edits
+    imports = [_places.import_is_npu(view, spot) for spot in (enable, disable, scoped)]
+    return (
+        Target(enable, lambda node: enter(_function(node), imports[0])),
+        Target(disable, lambda node: leave(_function(node), imports[1], mode)),
+        Target(scoped, lambda node: scope(_function(node), imports[2], mode, bmm)),
     )
 
 
-def calls_npu_ops(node: cst.CSTNode, name: str) -> bool:
-    """Tell whether a function calls one of npu_ops' functions."""
-    return any(nodes.dotted(call.func) == f"npu_ops.{name}" for call in nodes.calls(node, name))
+def _function(node: cst.CSTNode) -> cst.FunctionDef:
+    assert isinstance(node, cst.FunctionDef)
+    return node
 
 
 def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
@@ -113,18 +105,23 @@ def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
         mode=mode_flag(node),
         arguments=", ".join(arguments),
     )
-    return nodes.insert(node, anchor.node, after=nodes.block(imports + text, blank=True))
+    return nodes.place(node, anchor, imports + text, mark=OURS, after=True, blank=True)
 
 
 def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
     """Take the rebindings back before the library is destroyed."""
-    return _at_start(node, imports + render("disable", mode=mode), blank=False)
+    return _at_start(node, imports + render("disable", mode=mode))
 
 
 def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
     """Enter and leave on an NPU by the two functions above, also when an exception passes."""
     names = [p.name.value for p in nodes.parameters(node)]
-    yields = list(nodes.find_all(node, cst.Yield))
+    yields = [
+        found
+        for statement in node.body.body
+        if not any(name.value == OURS for name in nodes.find_all(statement, cst.Name))
+        for found in nodes.find_all(statement, cst.Yield)
+    ]
     managed = any(nodes.last_name(d.decorator) == "contextmanager" for d in node.decorators)
     bare = len(yields) == 1 and yields[0].value is None and managed
     if len(names) != 1 or len(_parameters(node)) != 1 or not bare:
@@ -142,7 +139,7 @@ def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.Func
         disable=DISABLE,
         arguments="enable_bmm=was_bmm" if bmm else "",
     )
-    return _at_start(node, imports + text, blank=False)
+    return _at_start(node, imports + text)
 
 
 def mode_flag(enable: cst.FunctionDef) -> str:
@@ -205,8 +202,12 @@ def _target(step: Step) -> str:
     return pair[0]
 
 
-def _at_start(node: cst.FunctionDef, text: str, blank: bool) -> cst.FunctionDef:
-    globals_ = [s for s in node.body.body if nodes.small(s, cst.Global) is not None]
+def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
+    globals_ = [
+        step
+        for step in nodes.steps(node)
+        if len(step.above) == 1 and nodes.small(step.node, cst.Global) is not None
+    ]
     last = nodes.only(
         globals_,
         lambda count: AnchorError(
@@ -216,7 +217,7 @@ def _at_start(node: cst.FunctionDef, text: str, blank: bool) -> cst.FunctionDef:
             action="see how the mode is kept now and adapt this codemod",
         ),
     )
-    return nodes.insert(node, last, after=nodes.block(text, blank=blank))
+    return nodes.place(node, last, text, mark=OURS, after=True)
 
 
 def gaps(view: View) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def targets(view: View) -> Sequence[Target]:
             where=(spot.site,),
             action="import is_npu at module level",
         )
-    return (Target(spot, knows_npu, add_npu),)
+    return (Target(spot, add_npu),)
 
 
 def knows_npu(node: cst.CSTNode) -> bool:
@@ -76,6 +76,8 @@ def knows_npu(node: cst.CSTNode) -> bool:
 
 def add_npu(node: cst.CSTNode) -> cst.CSTNode:
     """Put an ``elif is_npu()`` in front of the ``else`` that raises."""
+    if knows_npu(node):
+        return node
     branches = list(nodes.find_all(node, cst.If))
     if any(_asks_npu(branch) for branch in branches):
         raise AnchorError(

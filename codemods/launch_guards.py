@@ -40,7 +40,7 @@ def is_upstream(view: View) -> Site | None:
 def targets(view: View) -> Sequence[Target]:
     """Find the handler."""
     spot = _places.handler(view)
-    return (Target(spot, guards, lambda node: add_guards(node, _places.import_is_npu(view, spot))),)
+    return (Target(spot, lambda node: add_guards(node, _places.import_is_npu(view, spot))),)
 
 
 def guards(node: cst.CSTNode) -> bool:
@@ -68,6 +68,12 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     """Append the call to the deterministic branch."""
     assert isinstance(node, cst.FunctionDef)
     branch = _places.enabled_branch(node)
+    text = imports + render("launch_guards", args=_places.arguments(branch))
+    wanted = nodes.block(text, blank=True)
+    body = branch.body.body
+    for start in range(len(body) - len(wanted) + 1):
+        if all(map(nodes.alike, body[start : start + len(wanted)], wanted)):
+            return node
     if list(nodes.find_all(branch, cst.Return)):
         raise AnchorError(
             sought=f"the end of the deterministic branch of {node.name.value}",
@@ -78,13 +84,11 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     if nodes.calls(node, "apply") and "launch_guards" in nodes.code(node):
         raise AnchorError(
             sought=f"launch_guards.apply in {node.name.value}",
-            expected="none, or one under `if is_npu()` in the deterministic branch",
-            found="one in another place",
+            expected="none, or what this tool inserts in the deterministic branch",
+            found="one in another place or form",
             action="take that call out, and apply again",
         )
-    text = imports + render("launch_guards", args=_places.arguments(branch))
-    last = branch.body.body[-1]
-    return nodes.insert(node, last, after=nodes.block(text, blank=True))
+    return nodes.insert(node, branch.body.body[-1], after=wanted)
 
 
 SEAM = Seam(

@@ -72,7 +72,7 @@ def premise(view: View) -> Withheld | None:
 def targets(view: View) -> Sequence[Target]:
     """Find the list, or the handler that lacks a gate."""
     if view.has(SUPPORTED, "assignment"):
-        return (Target(find_list(view, SUPPORTED), has_ascend, add_ascend),)
+        return (Target(find_list(view, SUPPORTED), add_ascend),)
     spot = _places.handler(view)
     if _places.ignores_prefix(view) is None:
         raise AnchorError(
@@ -90,7 +90,7 @@ def targets(view: View) -> Sequence[Target]:
             where=(spot.site,),
             action="give the module a logger",
         )
-    return (Target(spot, closes_for_ascend, add_gate),)
+    return (Target(spot, add_gate),)
 
 
 def inline_gate(function: cst.FunctionDef) -> Step | None:
@@ -132,6 +132,8 @@ def closes_for_ascend(node: cst.CSTNode) -> bool:
 def add_gate(node: cst.CSTNode) -> cst.CSTNode:
     """Turn the radix cache off for ascend, behind the check of the attention backend."""
     assert isinstance(node, cst.FunctionDef)
+    if closes_for_ascend(node):
+        return node
     branch = _places.enabled_branch(node)
     if any(nodes.last_name(n) == DISABLED for n in nodes.find_all(branch, cst.Attribute)):
         raise AnchorError(

@@ -15,12 +15,12 @@ vocabulary order over the logits that it kept, and each row takes the path it wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import libcst as cst
 
 from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods import _sampling as sampling
 from sgl_npu_patch.codemods._places import DRAW, FORWARD_ASCEND, SAMPLE_ASCEND, SAMPLE_FROM_LOGITS
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Site
@@ -79,11 +79,11 @@ def targets(view: View) -> Sequence[Target]:
     _require_names(view, filtered, "torch", "Optional", DRAW)
     _require_names(view, draw, "is_npu")
     return (
-        Target(caller, partial(_passes, FORWARD_ASCEND), pass_from_forward),
-        Target(forward_ascend, _threads_positions, thread_forward),
-        Target(from_logits, _draws_simple, draw_simple),
-        Target(filtered, _draws_filtered, draw_filtered),
-        Target(draw, _fit_for_npu, fit_for_npu),
+        Target(caller, pass_from_forward),
+        Target(forward_ascend, thread_forward),
+        Target(from_logits, draw_simple),
+        Target(filtered, draw_filtered),
+        Target(draw, fit_for_npu),
     )
 
 
@@ -159,28 +159,21 @@ def thread_forward(node: cst.CSTNode) -> cst.CSTNode:
 def draw_simple(node: cst.CSTNode) -> cst.CSTNode:
     """Draw by seed where nothing is filtered, and hand seed and positions on otherwise."""
     assert isinstance(node, cst.FunctionDef)
-    step = _unseeded_draw(node, node)
+    step = sampling.unseeded_draw(node, node)
     logits, info = _logits_and_info(node)
-    probs = _drawn_from(step)
-    _require_softmax(probs, logits, node)
-    _require_plain_return(step, node.body.body, step.above[1:])
-    if nodes.calls(node, DRAW):
-        raise AnchorError(
-            sought=f"the draw in {node.name.value}",
-            expected=f"one that takes no seed, or all of ours behind {DRAW}",
-            found=f"{DRAW} in another form",
-            action="take the half of the change out that is there, and apply again",
-        )
+    probs = sampling.drawn_from(step)
+    sampling.require_softmax(probs, logits, node)
+    sampling.require_plain_return(step, node.body.body, step.above[1:])
     text = render("draw_simple", info=info, logits=logits, probs=probs, draw=DRAW)
-    node = nodes.insert(node, step.node, before=nodes.block(text))
+    node = nodes.place(node, step, text, mark=DRAW)
     filtered = nodes.only(
-        [s for s in nodes.steps(node) if _assigns_call(s, SAMPLE_ASCEND)],
-        _unclear(f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"),
+        [s for s in nodes.steps(node) if sampling.assigns_call(s, SAMPLE_ASCEND)],
+        sampling.unclear(f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"),
     )
     tokens, call = nodes.assigned(filtered.node) or ("", None)
     assert isinstance(call, cst.Call)
     text = render("greedy_row", info=info, tokens=tokens, logits=logits, top_ks=_argument(call, 1))
-    node = nodes.insert(node, filtered.node, after=nodes.block(text))
+    node = nodes.place(node, filtered, text, mark="argmax", after=True)
     node = _append_parameters(node, f"{POSITIONS}: torch.Tensor")
     return _append_arguments(node, SAMPLE_ASCEND, f"{info}.{SEED}", POSITIONS)
 
@@ -201,76 +194,32 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
     """Draw by seed on the fused and on the sorted path, and repair min-p on the fused one."""
     assert isinstance(node, cst.FunctionDef)
     names = tuple(p.name.value for p in nodes.parameters(node))
-    if names != INTERFACE:
+    if names not in (INTERFACE, (*INTERFACE, SEED, POSITIONS)):
         raise AnchorError(
             sought=f"the parameters of {SAMPLE_ASCEND}",
             expected=", ".join(INTERFACE),
             found=", ".join(names),
             action="see what the new parameters mean and adapt this codemod",
         )
-    logits, top_ks, top_ps, min_ps, need_min_p = names
-    branch, fusable = _fused_branch(node)
-    assert isinstance(branch.orelse, cst.Else)
-    fused, sorted_ = _unseeded_draw(branch.body, node), _unseeded_draw(branch.orelse, node)
-    values, index, probs = _sorting(branch.orelse)
-    if _drawn_from(sorted_) != values:
-        raise AnchorError(
-            sought="the draw of the sorted path",
-            expected=f"torch.multinomial({values}, ...)",
-            found=nodes.code(sorted_.node)[:60],
-            action="see what is drawn from now and adapt this codemod",
-        )
-    for step in (fused, sorted_):
-        if len(step.above) != 1:
-            raise AnchorError(
-                sought=f"the unseeded draw in {node.name.value}",
-                expected="one that each path always makes",
-                found="one under a further condition",
-                action="see how sampling changed upstream and adapt codemods/sampler.py",
-            )
-        _require_plain_return(step, node.body.body, ((branch, True),))
-    total = nodes.only(
-        [s for s in nodes.steps(branch.orelse) if _assigns_call(s, "cumsum")],
-        _unclear("the cumulative sum of the sorted path", "one assignment of torch.cumsum"),
-    )
-    called = nodes.only(
-        [s for s in nodes.steps(_bodied(branch.body)) if _assigns_call(s, FUSED)],
-        _unclear("the fused operator", f"one assignment of {FUSED}(...)"),
-    )
-    (filtered,) = [pair[0] for pair in [nodes.assigned(called.node)] if pair]
-    _require_softmax(_drawn_from(fused), filtered, _bodied(branch.body))
-    _require_softmax(probs, logits, branch.orelse)
-    _require_masked_only(values, branch.orelse)
-    edits: tuple[tuple[Step, str], ...] = (
-        (called, render("top_p_type", logits=logits, top_ps=top_ps)),
+    paths = sampling.filtered_paths(node)
+    values = {name: name for name in INTERFACE} | {"draw": DRAW, "function": SAMPLE_ASCEND}
+    edits: tuple[tuple[Step, str, str, dict[str, str]], ...] = (
+        (paths.choice, "one_path_a_row", SAMPLE_ASCEND, {"fusable": paths.fusable}),
+        (paths.fused_call, "top_p_type", "", {}),
+        (paths.fused_draw, "draw_fused", DRAW, {"probs": paths.fused}),
+        (paths.total, "keep_tail", "", {}),
         (
-            fused,
-            render("draw_fused", logits=logits, probs=_drawn_from(fused), draw=DRAW),
-        ),
-        (total, render("keep_tail", top_ps=top_ps)),
-        (
-            sorted_,
-            render(
-                "draw_sorted", logits=logits, probs=probs, index=index, sorted=values, draw=DRAW
-            ),
+            paths.sorted_draw,
+            "draw_sorted",
+            DRAW,
+            {"probs": paths.probs, "index": paths.index, "sorted": paths.sorted},
         ),
     )
-    for step, text in edits:
-        blank = step.index > 0
-        node = nodes.insert(node, step.node, before=nodes.block(text, blank=blank))
-    node = _repair_min_p(node, min_ps)
-    first = next(s for s in node.body.body if not _is_docstring(s))
-    text = render(
-        "one_path_a_row",
-        fusable=fusable,
-        function=SAMPLE_ASCEND,
-        logits=logits,
-        top_ks=top_ks,
-        top_ps=top_ps,
-        min_ps=min_ps,
-        need_min_p=need_min_p,
-    )
-    node = nodes.insert(node, first, before=nodes.block(text))
+    for step, template, mark, own in edits:
+        blank = step.index > 0 and step is not paths.choice
+        node = nodes.place(node, step, render(template, **values, **own), mark=mark, blank=blank)
+        # What stands above the anchors was rebuilt, the anchors and their blocks were not.
+    node = _repair_min_p(node, "min_ps")
     return _append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
 
 
@@ -291,7 +240,9 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
                 )
     if not _clamps(node):
         found = [s for s in nodes.steps(node) if _is_uniform(s)]
-        step = nodes.only(found, _unclear("the uniform draw", "one division by uint32's maximum"))
+        step = nodes.only(
+            found, sampling.unclear("the uniform draw", "one division by uint32's maximum")
+        )
         pair = nodes.assigned(step.node)
         assert pair is not None
         if not any(name in nodes.code(pair[1]) for name in ("float64", "double")):
@@ -328,47 +279,8 @@ def _threads_positions(node: cst.CSTNode) -> bool:
     return _has_parameters(node, POSITIONS) and _passes(SAMPLE_FROM_LOGITS, node)
 
 
-def _draws_simple(node: cst.CSTNode) -> bool:
-    return (
-        _has_parameters(node, POSITIONS)
-        and _passes(SAMPLE_ASCEND, node, SEED, POSITIONS)
-        and _draws_by_logits(node, 1)
-        and bool(nodes.calls(node, "argmax"))
-    )
-
-
-def _draws_filtered(node: cst.CSTNode) -> bool:
-    return (
-        _has_parameters(node, SEED, POSITIONS)
-        and _draws_by_logits(node, 2)
-        and len(nodes.calls(node, SAMPLE_ASCEND)) == 1
-    )
-
-
-def _draws_by_logits(node: cst.CSTNode, count: int) -> bool:
-    """Tell whether there are so many seeded draws, each over masked logits and none over a log."""
-    masked = {
-        pair[0]
-        for statement in nodes.find_all(node, cst.SimpleStatementLine)
-        if (pair := nodes.assigned(statement))
-        and isinstance(pair[1], cst.Call)
-        and nodes.last_name(pair[1].func) == "masked_fill"
-        and nodes.calls(pair[1], "double")
-    }
-    drawn = nodes.calls(node, DRAW)
-    return (
-        len(drawn) == count
-        and all(call.args and nodes.dotted(call.args[0].value) in masked for call in drawn)
-        and not _takes_log(node)
-    )
-
-
 def _takes_log(node: cst.CSTNode) -> bool:
     return bool(nodes.calls(node, "log_") or nodes.calls(node, "log"))
-
-
-def _fit_for_npu(node: cst.CSTNode) -> bool:
-    return _not_compiled(node) and _clamps(node)
 
 
 def _not_compiled(node: cst.CSTNode) -> bool:
@@ -390,7 +302,7 @@ def _clamps(node: cst.CSTNode) -> bool:
     assert isinstance(node, cst.FunctionDef)
     uniform = {pair[0] for s in nodes.steps(node) if _is_uniform(s) and (pair := _pair(s))}
     return any(
-        nodes.keyword(call, "max") is not None and _root(call) in uniform
+        nodes.keyword(call, "max") is not None and sampling.root(call) in uniform
         for name in ("clamp_", "clamp")
         for call in nodes.calls(node, name)
     )
@@ -398,13 +310,6 @@ def _clamps(node: cst.CSTNode) -> bool:
 
 def _pair(step: Step) -> tuple[str, cst.BaseExpression] | None:
     return nodes.assigned(step.node)
-
-
-def _root(node: cst.CSTNode) -> str:
-    """Name what a chain of method calls starts from."""
-    while isinstance(node, cst.Call | cst.Attribute):
-        node = node.func if isinstance(node, cst.Call) else node.value
-    return nodes.dotted(node)
 
 
 def _called(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -491,72 +396,6 @@ def _indent(node: cst.FunctionDef) -> int:
     return 4 if found and found[0].name.value in ("self", "cls") else 0
 
 
-def _unclear(sought: str, expected: str) -> Callable[[int], AnchorError]:
-    return lambda count: AnchorError(
-        sought=sought,
-        expected=expected,
-        found=f"{count} of them",
-        action="see how sampling changed upstream and adapt codemods/sampler.py",
-    )
-
-
-def _unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
-    found = [
-        step
-        for step in nodes.steps(_bodied(where))
-        if isinstance(step.node, cst.SimpleStatementLine)
-        and any(
-            nodes.dotted(c.func) == "torch.multinomial"
-            for c in nodes.calls(step.node, "multinomial")
-        )
-    ]
-    return nodes.only(
-        found,
-        _unclear(
-            f"the unseeded draw in {function.name.value}", "one torch.multinomial on each path"
-        ),
-    )
-
-
-_CONVERSIONS = frozenset({"to", "view", "gather", "squeeze", "reshape", "long", "int"})
-
-
-def _require_plain_return(
-    step: Step, body: Sequence[cst.CSTNode], above: Sequence[tuple[cst.CSTNode, bool]]
-) -> None:
-    """Insist that drawn tokens are only converted and returned: a seeded draw returns at once.
-
-    Args:
-        body: the function's statements.
-        above: the statement of the function that holds the draw, and no other.
-    """
-    behind: list[cst.CSTNode] = [step.node, *step.block[step.index + 1 :]]
-    if not any(nodes.small(statement, cst.Return) for statement in behind) and len(above) == 1:
-        outer = next(i for i, statement in enumerate(body) if statement is above[0][0])
-        behind += body[outer + 1 :]
-    *between, end = behind
-    given = nodes.small(end, cst.Return)
-    values = [*(_converted(s) for s in between[1:]), given.value if given else None]
-    for statement, value in zip(behind[1:] or behind, values, strict=True):
-        call = isinstance(value, cst.Call) and nodes.last_name(value.func) in _CONVERSIONS
-        if not call and not (value is not None and nodes.dotted(value)):
-            raise AnchorError(
-                sought="what becomes of the drawn tokens",
-                expected="conversions, then a return of nothing else",
-                found=nodes.code(statement)[:80],
-                action="see what else the path gives or does now and adapt codemods/sampler.py",
-            )
-
-
-def _converted(statement: cst.CSTNode) -> cst.BaseExpression | None:
-    pair = nodes.assigned(statement)
-    return pair[1] if pair else None
-
-
-def _bodied(node: cst.CSTNode) -> cst.CSTNode:
-    return cst.Else(body=node) if isinstance(node, cst.IndentedBlock) else node
-
-
 def _argument(call: cst.Call, index: int) -> str:
     if len(call.args) <= index or call.args[index].keyword is not None:
         raise AnchorError(
@@ -566,141 +405,6 @@ def _argument(call: cst.Call, index: int) -> str:
             action="pass them by position, in that order",
         )
     return nodes.code(call.args[index].value)
-
-
-def _drawn_from(step: Step) -> str:
-    call = nodes.calls(step.node, "multinomial")[0]
-    given = nodes.keyword(call, "input")
-    if given is None and call.args and call.args[0].keyword is None:
-        given = call.args[0].value
-    name = nodes.dotted(given)
-    if not name:
-        raise AnchorError(
-            sought="what an unseeded draw is made from",
-            expected="torch.multinomial of a variable",
-            found=nodes.code(call)[:80],
-            action="see what is drawn from now and adapt codemods/sampler.py",
-        )
-    return name
-
-
-def _require_softmax(name: str, origin: str, where: cst.CSTNode) -> None:
-    """Insist that a variable is the softmax of another, of which some entries may be masked.
-
-    What is drawn by seed are the logits themselves where this is not 0.
-    """
-    values = [v for v in _assigned_to(name, where) if not _is_method(v, "masked_fill", name)]
-    if len(values) == 1 and _is_softmax(values[0], origin) and not _changes_in_place(name, where):
-        return
-    raise AnchorError(
-        sought=f"what {name} holds where it is drawn from",
-        expected=f"the softmax of {origin}, masked or not, and nothing else",
-        found="another computation" if values else "no assignment",
-        action="see how sampling changed upstream and adapt codemods/sampler.py",
-    )
-
-
-def _require_masked_only(name: str, where: cst.CSTNode) -> None:
-    """Insist that nothing but masks changes the sorted probabilities."""
-    values = [v for v in _assigned_to(name, where) if not _is_method(v, "masked_fill", name)]
-    if values or _changes_in_place(name, where):
-        raise AnchorError(
-            sought=f"what {name} holds where it is drawn from",
-            expected="the sorted probabilities, masked or not, and nothing else",
-            found="another computation",
-            action="see how sampling changed upstream and adapt codemods/sampler.py",
-        )
-
-
-def _assigned_to(name: str, where: cst.CSTNode) -> list[cst.BaseExpression]:
-    pairs = (nodes.assigned(step.node) for step in nodes.steps(where))
-    return [pair[1] for pair in pairs if pair is not None and pair[0] == name]
-
-
-def _changes_in_place(name: str, where: cst.CSTNode) -> bool:
-    methods = {
-        nodes.last_name(call.func)
-        for call in nodes.find_all(where, cst.Call)
-        if isinstance(call.func, cst.Attribute) and _root(call) == name
-    }
-    added = any(nodes.dotted(n.target) == name for n in nodes.find_all(where, cst.AugAssign))
-    return added or any(m.endswith("_") and m != "masked_fill_" for m in methods)
-
-
-def _is_softmax(value: cst.BaseExpression, origin: str) -> bool:
-    if not isinstance(value, cst.Call) or nodes.last_name(value.func) != "softmax":
-        return False
-    by_torch = nodes.dotted(value.func) in ("torch.softmax", "torch.nn.functional.softmax")
-    if by_torch:
-        return bool(value.args) and nodes.dotted(value.args[0].value) == origin
-    return _is_method(value, "softmax", origin)
-
-
-def _is_method(value: cst.CSTNode, method: str, name: str) -> bool:
-    return isinstance(value, cst.Call) and nodes.dotted(value.func) == f"{name}.{method}"
-
-
-def _assigns_call(step: Step, name: str) -> bool:
-    pair = nodes.assigned(step.node)
-    return (
-        pair is not None and isinstance(pair[1], cst.Call) and nodes.last_name(pair[1].func) == name
-    )
-
-
-def _fused_branch(node: cst.FunctionDef) -> tuple[cst.If, str]:
-    """Find the choice between fused and sorted path and the test of a row inside it."""
-    found = [
-        step.node
-        for step in nodes.steps(node)
-        if isinstance(step.node, cst.If)
-        and nodes.calls(step.node.test, "hasattr")
-        and isinstance(step.node.orelse, cst.Else)
-        and len(step.above) == 1
-    ]
-    branch = nodes.only(
-        found,
-        _unclear("the choice of the fused path", "one if hasattr(torch_npu, ...) with an else"),
-    )
-    test = branch.test
-    both = (
-        [test.left, test.right]
-        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
-        else []
-    )
-    calls = [n for n in both if isinstance(n, cst.Call) and nodes.dotted(n.func) == "torch.all"]
-    call = nodes.only(
-        calls, _unclear("the test of the rows", "hasattr(...) and torch.all(...) in that if")
-    )
-    rows = call.args[0].value if len(call.args) == 1 else call
-    known = {"torch", *(p.name.value for p in nodes.parameters(node))}
-    strangers = [n.value for n in nodes.find_all(rows, cst.Name) if n.value not in known]
-    before = next(s for s in node.body.body if not _is_docstring(s))
-    if before is not branch or strangers or rows is call:
-        raise AnchorError(
-            sought=f"the test of the rows in {node.name.value}",
-            expected="torch.all of a test on the parameters, in the function's first statement",
-            found=nodes.code(before if before is not branch else call)[:80],
-            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
-        )
-    return branch, nodes.code(rows)
-
-
-def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
-    """Name the sorted values, their indices and what was sorted."""
-    for step in nodes.steps(orelse):
-        plain = nodes.small(step.node, cst.Assign)
-        if plain is None or not isinstance(plain.value, cst.Call):
-            continue
-        target, function = plain.targets[0].target, plain.value.func
-        if (
-            isinstance(target, cst.Tuple)
-            and len(target.elements) == 2
-            and isinstance(function, cst.Attribute)
-            and function.attr.value == "sort"
-        ):
-            values, index = (nodes.dotted(element.value) for element in target.elements)
-            return values, index, nodes.dotted(function.value)
-    raise _unclear("the sort of the sorted path", "values, index = probs.sort(...)")(0)
 
 
 def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
@@ -715,11 +419,6 @@ def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
             ):
                 return nodes.swap(node, pair, cst.Attribute(value=pair, attr=cst.Name("values")))
     return node
-
-
-def _is_docstring(statement: cst.CSTNode) -> bool:
-    expression = nodes.small(statement, cst.Expr)
-    return expression is not None and nodes.string(expression.value) is not None
 
 
 def gaps(view: View) -> tuple[str, ...]:

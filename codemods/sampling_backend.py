@@ -43,8 +43,8 @@ def premise(view: View) -> NotNeeded | Withheld | None:
 def targets(view: View) -> Sequence[Target]:
     """Find the function that sets the sampling backend."""
     if view.has(OVERRIDE, "function"):
-        return (Target(view.find_function(OVERRIDE), keeps_ascend, add_guard),)
-    return (Target(_places.handler(view), keeps_ascend, add_guard),)
+        return (Target(view.find_function(OVERRIDE), add_guard),)
+    return (Target(_places.handler(view), add_guard),)
 
 
 def keeps_ascend(node: cst.CSTNode) -> bool:
@@ -65,6 +65,8 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
 def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     """Put the assignment and its warning under ``if ... != "ascend"``."""
     assert isinstance(node, cst.FunctionDef)
+    if keeps_ascend(node):
+        return node
     branch = _places.enabled_branch(node)
     found = [step for step in nodes.steps(node) if _forces(step)]
     step = nodes.only(

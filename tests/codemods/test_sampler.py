@@ -374,20 +374,20 @@ def test_a_draw_that_was_taken_out_again_is_put_back_once() -> None:
         pytest.param(
             "                info.sampling_seed,\n                positions,\n",
             "                positions,\n",
-            "in another form",
+            "none of info.sampling_seed",
             id="the seed is not handed on beside the positions",
         ),
         pytest.param(
             "multinomial_with_seed(\n                    weights",
             "multinomial_with_seed(\n                    weights.log()",
-            "in another form",
+            "what this tool inserts here",
             id="the draw takes a logarithm of logits",
         ),
         pytest.param(
             "    return multinomial_with_seed(weights, sampling_seed, positions).view(-1)\n"
             "        ids",
             "    pass\n        ids",
-            "the parameters of",
+            "what this tool inserts here",
             id="the draw is missing on the fused path",
         ),
     ],

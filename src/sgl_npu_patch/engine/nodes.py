@@ -12,6 +12,8 @@ from typing import Any, TypeVar, cast
 
 import libcst as cst
 
+from sgl_npu_patch.engine.errors import AnchorError
+
 NodeT = TypeVar("NodeT", bound=cst.CSTNode)
 ItemT = TypeVar("ItemT")
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -212,6 +214,61 @@ def block(source: str, *, blank: bool = False) -> list[Statement]:
         lines = [line.with_changes(indent=line.comment is not None) for line in above]
         found.append(statement.with_changes(leading_lines=lines))
     return found
+
+
+def alike(a: cst.CSTNode, b: cst.CSTNode) -> bool:
+    """Tell whether two nodes are the same program text apart from layout and comments."""
+    if isinstance(a, cst.SimpleString) and isinstance(b, cst.SimpleString):
+        return a.evaluated_value == b.evaluated_value
+    return type(a) is type(b) and all(
+        _alike_values(getattr(a, name), getattr(b, name)) for name in _fields(type(a))
+    )
+
+
+def _alike_values(a: object, b: object) -> bool:
+    if isinstance(a, cst.CSTNode) and isinstance(b, cst.CSTNode):
+        return alike(a, b)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_alike_values, a, b))
+    return a == b
+
+
+def place(
+    root: NodeT, step: Step, text: str, *, mark: str = "", after: bool = False, blank: bool = False
+) -> NodeT:
+    """Put a template's statements before or after an anchor, unless they stand there already.
+
+    Args:
+        root: holds the anchor; returned as it is where nothing is to be done.
+        mark: a name that only our statements use in the anchor's block.
+        blank: puts an empty line above.
+
+    Raises:
+        AnchorError: the block uses the mark, but not in statements alike to the template's.
+    """
+    wanted = block(text, blank=blank)
+    start = step.index + 1 if after else max(step.index - len(wanted), 0)
+    there = step.block[start : start + len(wanted) if after else step.index]
+    if len(there) == len(wanted) and all(map(alike, there, wanted)):
+        return root
+    others = [s for s in step.block if s is not step.node]
+    beside = there[0] if after and there else there[-1] if there else None
+    for other in others:
+        used = mark and any(name.value == mark for name in find_all(other, cst.Name))
+        if used or (other is beside and _same_test(other, wanted[-1])):
+            raise AnchorError(
+                sought="what this tool inserts here",
+                expected=code(wanted[-1])[:200],
+                found=code(other)[:200],
+                action="take that statement out, or restore what this tool wrote, and apply again",
+            )
+    if after:
+        return insert(root, step.node, after=wanted)
+    return insert(root, step.node, before=wanted)
+
+
+def _same_test(a: cst.CSTNode, b: cst.CSTNode) -> bool:
+    return isinstance(a, cst.If) and isinstance(b, cst.If) and alike(a.test, b.test)
 
 
 def insert(

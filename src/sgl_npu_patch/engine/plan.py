@@ -151,14 +151,11 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     present: list[Site] = []
     for target in seam.targets(view):
         with Located(target.spot.site):
-            if target.is_applied(target.spot.node):
-                present.append(target.spot.site)
-                continue
             edited = target.edit(target.spot.node)
-            view.replace(target.spot, edited)
-            if not target.is_applied(edited):
-                raise AssertionError(f"{name}: the edit of {target.spot.site} is not recognised")
-    seam.imports(view)
+            if edited is target.spot.node:
+                present.append(target.spot.site)
+            else:
+                view.replace(target.spot, edited)
     outdated = False
     for module in seam.vendors:
         outdated |= _place(module, view, present)

@@ -29,14 +29,13 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Pair one definition with the pure functions that judge and edit it.
+    """Pair one definition with the pure function that edits it.
 
-    ``edit`` is called only where ``is_applied`` is false, and must make it true; it raises
-    `AnchorError` where it cannot find its one anchor.
+    ``edit`` gives back the very node where the change is in it already, so that editing twice is
+    editing once; it raises `AnchorError` where it cannot find its one anchor.
     """
 
     spot: Spot
-    is_applied: Callable[[cst.CSTNode], bool]
     edit: Callable[[cst.CSTNode], cst.CSTNode]
 
 
@@ -52,7 +51,6 @@ class Seam:
         needs: seams without which this one is unsafe.
         needs_if_defined: seams needed only on trees where they have something to do.
         vendors: modules of ``npu_ops`` that the seam adds to the tree.
-        imports: names that edited modules must bind, added where they are missing.
         alike: our form equals upstream's, so that only our vendored header tells them apart.
     """
 
@@ -63,5 +61,4 @@ class Seam:
     needs: tuple[str, ...] = ()
     needs_if_defined: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
-    imports: Callable[[View], None] = lambda view: None
     alike: bool = False

@@ -1,0 +1,309 @@
+"""Read the Ascend path of the sampler, and insist on what a seeded draw relies on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.nodes import Step
+
+FUSED = "npu_top_k_top_p"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Hold the anchors and names of the function for filtered sampling.
+
+    ``fusable`` is the test of a row for the fused path; ``fused``, ``probs``, ``index`` and
+    ``sorted`` name the probabilities of that path, those of the sorted path, and their order.
+    """
+
+    choice: Step
+    fusable: str
+    fused_call: Step
+    fused_draw: Step
+    fused: str
+    total: Step
+    sorted_draw: Step
+    probs: str
+    index: str
+    sorted: str
+
+
+def filtered_paths(node: cst.FunctionDef) -> Paths:
+    """Find both paths of the function, each with one unseeded draw from masked probabilities.
+
+    Raises:
+        AnchorError: an anchor is missing, or what is drawn from is something else.
+    """
+    logits = nodes.parameters(node)[0].name.value
+    choice = _choice(node)
+    assert isinstance(choice.node, cst.If)
+    assert isinstance(choice.node.orelse, cst.Else)
+    first, second = _bodied(choice.node.body), choice.node.orelse
+    fused_draw, sorted_draw = unseeded_draw(first, node), unseeded_draw(second, node)
+    values, index, probs = _sorting(second)
+    if drawn_from(sorted_draw) != values:
+        raise AnchorError(
+            sought="the draw of the sorted path",
+            expected=f"torch.multinomial({values}, ...)",
+            found=nodes.code(sorted_draw.node)[:60],
+            action="see what is drawn from now and adapt codemods/sampler.py",
+        )
+    for step in (fused_draw, sorted_draw):
+        if len(step.above) != 1:
+            raise AnchorError(
+                sought=f"the unseeded draw in {node.name.value}",
+                expected="one that each path always makes",
+                found="one under a further condition",
+                action="see how sampling changed upstream and adapt codemods/sampler.py",
+            )
+        require_plain_return(step, node.body.body, ((choice.node, True),))
+    fused_call = nodes.only(
+        [s for s in nodes.steps(first) if assigns_call(s, FUSED)],
+        unclear("the fused operator", f"one assignment of {FUSED}(...)"),
+    )
+    pair = nodes.assigned(fused_call.node)
+    fused = drawn_from(fused_draw)
+    require_softmax(fused, pair[0] if pair else "", first)
+    require_softmax(probs, logits, second)
+    _require_masked_only(values, second)
+    total = nodes.only(
+        [s for s in nodes.steps(second) if assigns_call(s, "cumsum")],
+        unclear("the cumulative sum of the sorted path", "one assignment of torch.cumsum"),
+    )
+    return Paths(
+        choice=choice,
+        fusable=_fusable(node, choice),
+        fused_call=fused_call,
+        fused_draw=fused_draw,
+        fused=fused,
+        total=total,
+        sorted_draw=sorted_draw,
+        probs=probs,
+        index=index,
+        sorted=values,
+    )
+
+
+def unclear(sought: str, expected: str) -> Callable[[int], AnchorError]:
+    return lambda count: AnchorError(
+        sought=sought,
+        expected=expected,
+        found=f"{count} of them",
+        action="see how sampling changed upstream and adapt codemods/sampler.py",
+    )
+
+
+def unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
+    found = [
+        step
+        for step in nodes.steps(_bodied(where))
+        if isinstance(step.node, cst.SimpleStatementLine)
+        and any(
+            nodes.dotted(c.func) == "torch.multinomial"
+            for c in nodes.calls(step.node, "multinomial")
+        )
+    ]
+    return nodes.only(
+        found,
+        unclear(
+            f"the unseeded draw in {function.name.value}", "one torch.multinomial on each path"
+        ),
+    )
+
+
+def drawn_from(step: Step) -> str:
+    call = nodes.calls(step.node, "multinomial")[0]
+    given = nodes.keyword(call, "input")
+    if given is None and call.args and call.args[0].keyword is None:
+        given = call.args[0].value
+    name = nodes.dotted(given)
+    if not name:
+        raise AnchorError(
+            sought="what an unseeded draw is made from",
+            expected="torch.multinomial of a variable",
+            found=nodes.code(call)[:80],
+            action="see what is drawn from now and adapt codemods/sampler.py",
+        )
+    return name
+
+
+def require_softmax(name: str, origin: str, where: cst.CSTNode) -> None:
+    """Insist that a variable is the softmax of another, of which some entries may be masked.
+
+    What is drawn by seed are the logits themselves where this is not 0.
+    """
+    values = [v for v in _assigned_to(name, where) if not _is_method(v, "masked_fill", name)]
+    if len(values) == 1 and _is_softmax(values[0], origin) and not _changes_in_place(name, where):
+        return
+    raise AnchorError(
+        sought=f"what {name} holds where it is drawn from",
+        expected=f"the softmax of {origin}, masked or not, and nothing else",
+        found="another computation" if values else "no assignment",
+        action="see how sampling changed upstream and adapt codemods/sampler.py",
+    )
+
+
+def _require_masked_only(name: str, where: cst.CSTNode) -> None:
+    """Insist that nothing but masks changes the sorted probabilities."""
+    values = [v for v in _assigned_to(name, where) if not _is_method(v, "masked_fill", name)]
+    if values or _changes_in_place(name, where):
+        raise AnchorError(
+            sought=f"what {name} holds where it is drawn from",
+            expected="the sorted probabilities, masked or not, and nothing else",
+            found="another computation",
+            action="see how sampling changed upstream and adapt codemods/sampler.py",
+        )
+
+
+def _assigned_to(name: str, where: cst.CSTNode) -> list[cst.BaseExpression]:
+    pairs = (nodes.assigned(step.node) for step in nodes.steps(where))
+    return [pair[1] for pair in pairs if pair is not None and pair[0] == name]
+
+
+def _changes_in_place(name: str, where: cst.CSTNode) -> bool:
+    methods = {
+        nodes.last_name(call.func)
+        for call in nodes.find_all(where, cst.Call)
+        if isinstance(call.func, cst.Attribute) and root(call) == name
+    }
+    added = any(nodes.dotted(n.target) == name for n in nodes.find_all(where, cst.AugAssign))
+    return added or any(m.endswith("_") and m != "masked_fill_" for m in methods)
+
+
+def _is_softmax(value: cst.BaseExpression, origin: str) -> bool:
+    if not isinstance(value, cst.Call) or nodes.last_name(value.func) != "softmax":
+        return False
+    by_torch = nodes.dotted(value.func) in ("torch.softmax", "torch.nn.functional.softmax")
+    if by_torch:
+        return bool(value.args) and nodes.dotted(value.args[0].value) == origin
+    return _is_method(value, "softmax", origin)
+
+
+def _is_method(value: cst.CSTNode, method: str, name: str) -> bool:
+    return isinstance(value, cst.Call) and nodes.dotted(value.func) == f"{name}.{method}"
+
+
+def root(node: cst.CSTNode) -> str:
+    """Name what a chain of method calls starts from."""
+    while isinstance(node, cst.Call | cst.Attribute):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return nodes.dotted(node)
+
+
+_CONVERSIONS = frozenset({"to", "view", "gather", "squeeze", "reshape", "long", "int"})
+
+
+def require_plain_return(
+    step: Step, body: Sequence[cst.CSTNode], above: Sequence[tuple[cst.CSTNode, bool]]
+) -> None:
+    """Insist that drawn tokens are only converted and returned: a seeded draw returns at once.
+
+    Args:
+        body: the function's statements.
+        above: the statement of the function that holds the draw, and no other.
+    """
+    behind: list[cst.CSTNode] = [step.node, *step.block[step.index + 1 :]]
+    if not any(nodes.small(statement, cst.Return) for statement in behind) and len(above) == 1:
+        outer = next(i for i, statement in enumerate(body) if statement is above[0][0])
+        behind += body[outer + 1 :]
+    *between, end = behind
+    given = nodes.small(end, cst.Return)
+    values = [*(_converted(s) for s in between[1:]), given.value if given else None]
+    for statement, value in zip(behind[1:] or behind, values, strict=True):
+        call = isinstance(value, cst.Call) and nodes.last_name(value.func) in _CONVERSIONS
+        if not call and not (value is not None and nodes.dotted(value)):
+            raise AnchorError(
+                sought="what becomes of the drawn tokens",
+                expected="conversions, then a return of nothing else",
+                found=nodes.code(statement)[:80],
+                action="see what else the path gives or does now and adapt codemods/sampler.py",
+            )
+
+
+def _converted(statement: cst.CSTNode) -> cst.BaseExpression | None:
+    pair = nodes.assigned(statement)
+    return pair[1] if pair else None
+
+
+def _bodied(node: cst.CSTNode) -> cst.CSTNode:
+    return cst.Else(body=node) if isinstance(node, cst.IndentedBlock) else node
+
+
+def assigns_call(step: Step, name: str) -> bool:
+    pair = nodes.assigned(step.node)
+    return (
+        pair is not None and isinstance(pair[1], cst.Call) and nodes.last_name(pair[1].func) == name
+    )
+
+
+def _choice(node: cst.FunctionDef) -> Step:
+    """Find the choice between the fused and the sorted path."""
+    found = [
+        step
+        for step in nodes.steps(node)
+        if isinstance(step.node, cst.If)
+        and nodes.calls(step.node.test, "hasattr")
+        and isinstance(step.node.orelse, cst.Else)
+        and len(step.above) == 1
+    ]
+    return nodes.only(
+        found,
+        unclear("the choice of the fused path", "one if hasattr(torch_npu, ...) with an else"),
+    )
+
+
+def _fusable(node: cst.FunctionDef, choice: Step) -> str:
+    """Give the test of a row inside the choice."""
+    assert isinstance(choice.node, cst.If)
+    test = choice.node.test
+    both = (
+        [test.left, test.right]
+        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
+        else []
+    )
+    calls = [n for n in both if isinstance(n, cst.Call) and nodes.dotted(n.func) == "torch.all"]
+    call = nodes.only(
+        calls, unclear("the test of the rows", "hasattr(...) and torch.all(...) in that if")
+    )
+    rows = call.args[0].value if len(call.args) == 1 else call
+    known = {"torch", *(p.name.value for p in nodes.parameters(node))}
+    strangers = [n.value for n in nodes.find_all(rows, cst.Name) if n.value not in known]
+    before = [s for s in choice.block[: choice.index] if not _is_docstring(s)]
+    ours = len(before) == 1 and bool(nodes.calls(before[0], node.name.value))
+    if (before and not ours) or strangers or rows is call:
+        raise AnchorError(
+            sought=f"the test of the rows in {node.name.value}",
+            expected="torch.all of a test on the parameters, in the function's first statement",
+            found=nodes.code(before[0] if before else call)[:80],
+            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+        )
+    return nodes.code(rows)
+
+
+def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
+    """Name the sorted values, their indices and what was sorted."""
+    for step in nodes.steps(orelse):
+        plain = nodes.small(step.node, cst.Assign)
+        if plain is None or not isinstance(plain.value, cst.Call):
+            continue
+        target, function = plain.targets[0].target, plain.value.func
+        if (
+            isinstance(target, cst.Tuple)
+            and len(target.elements) == 2
+            and isinstance(function, cst.Attribute)
+            and function.attr.value == "sort"
+        ):
+            values, index = (nodes.dotted(element.value) for element in target.elements)
+            return values, index, nodes.dotted(function.value)
+    raise unclear("the sort of the sorted path", "values, index = probs.sort(...)")(0)
+
+
+def _is_docstring(statement: cst.CSTNode) -> bool:
+    expression = nodes.small(statement, cst.Expr)
+    return expression is not None and nodes.string(expression.value) is not None
