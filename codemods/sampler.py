@@ -116,24 +116,15 @@ def is_upstream(view: View) -> Site | None:
     """Tell whether every function has upstream's own form, ours being another."""
     if not view.has(SAMPLE_ASCEND, "function"):
         return None
-    spots = [
-        view.find_caller(FORWARD_ASCEND),
-        view.find_function(FORWARD_ASCEND),
-        view.find_function(SAMPLE_FROM_LOGITS),
-        view.find_function(SAMPLE_ASCEND),
-        view.find_function(DRAW),
-    ]
-    forward, forward_ascend, from_logits, filtered, draw = (spot.node for spot in spots)
+    filtered = view.find_function(SAMPLE_ASCEND)
     native = (
-        _passes(FORWARD_ASCEND, forward)
-        and _threads_positions(forward_ascend)
-        and all(
-            _has_parameters(node, POSITIONS) and nodes.calls(node, DRAW) and _takes_log(node)
-            for node in (from_logits, filtered)
-        )
-        and _not_compiled(draw)
+        _draws_from_logs(filtered.node)
+        and _draws_from_logs(view.find_function(SAMPLE_FROM_LOGITS).node)
+        and _threads_positions(view.find_function(FORWARD_ASCEND).node)
+        and _passes(FORWARD_ASCEND, view.find_caller(FORWARD_ASCEND).node)
+        and _not_compiled(view.find_function(DRAW).node)
     )
-    return spots[3].site if native else None
+    return filtered.site if native else None
 
 
 def pass_from_forward(node: cst.CSTNode) -> cst.CSTNode:
@@ -279,8 +270,10 @@ def _threads_positions(node: cst.CSTNode) -> bool:
     return _has_parameters(node, POSITIONS) and _passes(SAMPLE_FROM_LOGITS, node)
 
 
-def _takes_log(node: cst.CSTNode) -> bool:
-    return bool(nodes.calls(node, "log_") or nodes.calls(node, "log"))
+def _draws_from_logs(node: cst.CSTNode) -> bool:
+    """Tell whether a function draws by seed from the log of probabilities, as upstream's does."""
+    logs = nodes.calls(node, "log_") or nodes.calls(node, "log")
+    return _has_parameters(node, POSITIONS) and bool(nodes.calls(node, DRAW) and logs)
 
 
 def _not_compiled(node: cst.CSTNode) -> bool:

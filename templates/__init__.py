@@ -5,6 +5,7 @@ They only call into the vendored modules or into SGLang; each is formatted as it
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from string import Template
 
@@ -15,5 +16,10 @@ def render(name: str, **values: str) -> str:
     Raises:
         KeyError: a placeholder got no value.
     """
+    return _template(name).substitute(values)
+
+
+@cache
+def _template(name: str) -> Template:
     text = files(__name__).joinpath(f"{name}.tmpl").read_text("utf-8")
-    return Template(text.replace("\r\n", "\n")).substitute(values)
+    return Template(text.replace("\r\n", "\n"))

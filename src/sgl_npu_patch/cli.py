@@ -36,12 +36,11 @@ class Format(str, Enum):
 
 
 Tree = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="PATH",
         help="An SGLang checkout, its python/ folder, the sglang package, or site-packages.",
         show_default=False,
-        readable=False,  # what cannot be read is refused by us, and no error of usage
     ),
 ]
 Only = Annotated[
@@ -191,13 +190,13 @@ def fetch(
         ),
     ],
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", show_default=False, help="A new or empty folder.")
+        str, typer.Argument(metavar="DIR", show_default=False, help="A new or empty folder.")
     ],
 ) -> None:
     """Lay out a published release as a source tree, with pip."""
     from sgl_npu_patch.fetch import fetch as fetch_release
 
-    result = fetch_release(release, directory)
+    result = fetch_release(release, _path(directory, "DIR"))
     print(result)
 
 
@@ -314,7 +313,14 @@ def _first_line(seam: str) -> str:
     return _documentation(seam).splitlines()[0]
 
 
-def _plan(path: Path, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
+def _path(given: str, name: str) -> Path:
+    """Make a path of an argument; an empty one is an unset variable rather than this folder."""
+    if not given:
+        raise UsageError(f"{name} is empty; give a folder, or . for the current one")
+    return Path(given)
+
+
+def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
     from sgl_npu_patch.engine.plan import check_selection, make_plan
     from sgl_npu_patch.engine.tree import open_directory
 
@@ -326,7 +332,7 @@ def _plan(path: Path, only: list[str] | None, skip: list[str] | None) -> tuple[D
     selected = check_selection(series, wanted)
     if not selected:
         raise UsageError("--only and --skip leave no seam")
-    tree = open_directory(path)
+    tree = open_directory(_path(path, "PATH"))
     return tree, make_plan(tree, series, selected)
 
 

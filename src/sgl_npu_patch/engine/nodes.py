@@ -202,7 +202,8 @@ def code(node: cst.CSTNode) -> str:
     return " ".join(cst.Module([]).code_for_node(node).split())
 
 
-def block(source: str, *, blank: bool = False) -> list[Statement]:
+@lru_cache(maxsize=64)
+def block(source: str, *, blank: bool = False) -> Sequence[Statement]:
     """Parse a template into the statements to insert, with an empty line in front if asked."""
     module = cst.parse_module(source)
     found: list[Statement] = []

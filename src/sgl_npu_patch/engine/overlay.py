@@ -54,6 +54,7 @@ class Cache:
     modules: dict[str, cst.Module] = field(default_factory=dict)
     uses: dict[tuple[str, str], list[Use]] = field(default_factory=dict)
     mentions: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     defining: dict[tuple[PurePosixPath, str, str], bool] = field(default_factory=dict)
 
     def uses_of(self, name: str, text: str) -> list[Use]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import io
 import re
+import sys
 from bisect import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
@@ -160,40 +161,53 @@ def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:
     yield from _walk(module.body, ends, "", ())
 
 
+_COMPOUND: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.If: ("body", "orelse"),
+    ast.For: ("body", "orelse"),
+    ast.AsyncFor: ("body", "orelse"),
+    ast.While: ("body", "orelse"),
+    ast.With: ("body",),
+    ast.AsyncWith: ("body",),
+    ast.Try: ("body", "handlers", "orelse", "finalbody"),
+    ast.ExceptHandler: ("body",),
+    ast.Match: ("cases",),
+    ast.match_case: ("body",),
+}
+"""The statements that hold others, and where; a lookup by type, since every statement is asked."""
+if sys.version_info >= (3, 11):
+    _COMPOUND[ast.TryStar] = _COMPOUND[ast.Try]
+
+
 def _walk(
-    body: list[ast.stmt], ends: list[int], scope: str, guards: tuple[str, ...]
+    body: Sequence[ast.AST], ends: list[int], scope: str, guards: tuple[str, ...]
 ) -> Iterator[Block]:
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if type(node) in _COMPOUND:
+            for field in _COMPOUND[type(node)]:
+                inner = (*guards, type(node).__name__.lower())
+                yield from _walk(getattr(node, field), ends, scope, inner)
+        elif isinstance(node, _DEFINITIONS):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             kind: Kind = "class" if isinstance(node, ast.ClassDef) else "function"
             yield _block(kind, node.name, scope, ends, first, node, guards)
             yield from _walk(node.body, ends, f"{scope}{node.name}.", ())
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and not scope:
+        elif scope:
+            continue
+        elif isinstance(node, _ASSIGNMENTS):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 for name in ast.walk(target):
                     if isinstance(name, ast.Name):
                         yield _block("assignment", name.id, scope, ends, node.lineno, node, guards)
-        elif isinstance(node, ast.Import | ast.ImportFrom) and not scope:
+        elif isinstance(node, _IMPORTS):
             for alias in node.names:
                 bound = alias.asname or alias.name.split(".")[0]
                 yield _block("import", bound, scope, ends, node.lineno, node, guards)
-        else:
-            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-                inner = getattr(node, field, None)
-                if isinstance(inner, list):
-                    yield from _inner(inner, ends, scope, (*guards, type(node).__name__.lower()))
 
 
-def _inner(
-    inner: list[ast.AST], ends: list[int], scope: str, guards: tuple[str, ...]
-) -> Iterator[Block]:
-    statements = [node for node in inner if isinstance(node, ast.stmt)]
-    yield from _walk(statements, ends, scope, guards)
-    for node in inner:
-        if isinstance(node, ast.ExceptHandler | ast.match_case):
-            yield from _walk(node.body, ends, scope, guards)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def _block(

@@ -104,17 +104,24 @@ class View:
         """
         source, block = self._find_block(function, "function", holding)
         shell, text = _shelled(source.cut(block), source.newline)
-        try:
-            body = ast.parse(shell + text).body
-        except SyntaxError as error:
-            raise AnchorError(
-                sought=sought,
-                expected="a function in this interpreter's syntax",
-                found=f"syntax newer than that: {error.msg}",
-                where=(Site(source.path, block.line, block.qualname),),
-                action="run sgl-npu-patch with a newer Python",
-            ) from error
-        found = [node for node, above in _statements(body, ()) if wanted(node, above)]
+        spans, key = self.overlay.cache.spans, (sought, shell + text)
+        if key not in spans:
+            try:
+                body = ast.parse(shell + text).body
+            except SyntaxError as error:
+                raise AnchorError(
+                    sought=sought,
+                    expected="a function in this interpreter's syntax",
+                    found=f"syntax newer than that: {error.msg}",
+                    where=(Site(source.path, block.line, block.qualname),),
+                    action="run sgl-npu-patch with a newer Python",
+                ) from error
+            spans[key] = [
+                (node.lineno, node.end_lineno or node.lineno)
+                for node, above in _statements(body, ())
+                if wanted(node, above)
+            ]
+        found = spans[key]
         shelled = len(_LINE.findall(shell))
         top = block.line - _decorators(_LINE.split(text)) - 1
         if len(found) != 1:
@@ -123,14 +130,12 @@ class View:
                 expected="exactly one",
                 found=str(len(found)) if found else "none",
                 where=tuple(
-                    Site(source.path, top + node.lineno - shelled, block.qualname) for node in found
+                    Site(source.path, top + first - shelled, block.qualname) for first, _ in found
                 )
                 or (Site(source.path, block.line, block.qualname),),
                 action="see how the function changed upstream and adapt codemods/_places.py",
             )
-        (node,) = found
-        assert node.end_lineno is not None
-        first, last = node.lineno - shelled, node.end_lineno - shelled
+        first, last = (line - shelled for line in found[0])
         ends = [block.start, *(block.start + m.end() for m in _LINE.finditer(text)), block.end]
         inner = Block(
             "statement", block.name, block.qualname, ends[first - 1], ends[last], top + first
