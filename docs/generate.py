@@ -27,9 +27,9 @@ _BLOCK = re.compile(r"(<!-- run -->\n```console\n)(.*?)(```\n)", re.DOTALL)
 INTRODUCTION = """\
 # Seams of the series `deterministic`
 
-A seam is one place (or group of places) in SGLang that the patch changes. They are judged and edited
-in this order; `sgl-npu-patch explain SEAM` prints the same text. This page is generated from the
-docstrings in `codemods/` by `make docs`; edit those.
+A seam is one place (or group of places) in SGLang that the patch changes. They are judged and
+edited in this order; `sgl-npu-patch explain SEAM` prints the same text. This page is generated from
+the docstrings in `codemods/` by `make docs`; edit those.
 """
 
 
@@ -70,9 +70,9 @@ def _session(block: str, folder: str) -> str:
     printed = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            done = subprocess.run(
+            done = subprocess.run(  # noqa: S602  # the commands are those of our own pages
                 line[2:],
-                shell=True,  # noqa: S602  # the commands are those of our own pages
+                shell=True,
                 cwd=folder,
                 check=False,
                 stdout=subprocess.PIPE,
