@@ -254,7 +254,7 @@ def _torch() -> Iterator[None]:
     threads = torch.get_num_threads()
     # Starting threads costs more than these tensors do.
     torch.set_num_threads(1)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
     torch.set_num_threads(threads)
