@@ -50,7 +50,7 @@ AFTER = ("sgl_npu_patch.reports.text", "print_plan", "1")
 
 
 def interrupt(tree: Path, number: int, moment: tuple[str, str, str]) -> tuple[int, str]:
-    arguments = [str(number), *moment, "apply", str(tree)]
+    arguments = [str(int(number)), *moment, "apply", str(tree)]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *arguments],
         check=False,
