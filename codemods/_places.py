@@ -24,6 +24,9 @@ SAMPLE_ASCEND_PROBS = "top_k_top_p_min_p_sampling_from_probs_ascend"
 DRAW = "multinomial_with_seed"
 FUSED_ATTENTION = "npu_fused_infer_attention_score"
 
+OURS = "npu_ops"
+"""The vendored module of the operators, and the mark of what hands over to it."""
+
 UPSTREAM_OPS = "npu_batch_invariant_ops"
 """The module of upstream's own adaptation, in the folder where ours go."""
 
@@ -67,13 +70,71 @@ def in_branch(step: Step, branch: cst.If) -> bool:
 
 
 def native_enable(view: View) -> Site | None:
-    """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands."""
+    """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands.
+
+    Not where our own hand-over stands before it, as after a merge of both.
+    """
     spot = view.find_function(ENABLE)
-    for imported in nodes.find_all(spot.node, cst.ImportFrom):
-        if nodes.last_name(imported.module) == UPSTREAM_OPS:
-            require_upstream_ops(view, spot)
-            return spot.site
-    return None
+    modules = {
+        nodes.last_name(imported.module) for imported in nodes.find_all(spot.node, cst.ImportFrom)
+    }
+    if any(name.value == OURS for name in nodes.find_all(spot.node, cst.Name)):
+        return None
+    if UPSTREAM_OPS not in modules and not _imports_upstream_ops(view, spot):
+        return None
+    require_upstream_ops(view, spot)
+    require_torch_npu(view, spot)
+    return spot.site
+
+
+def _imports_upstream_ops(view: View, spot: Spot) -> bool:
+    """Tell whether a function registers what its module imports of upstream's own.
+
+    Raises:
+        AnchorError: the import would run on every device.
+    """
+    source = view.source(spot.path)
+    if UPSTREAM_OPS not in source.text:
+        return False
+    registered = {
+        name.value
+        for call in nodes.calls(spot.node, "impl")
+        for arg in call.args[1:2]
+        for name in nodes.find_all(arg.value, cst.Name)
+    }
+    imports = [
+        block
+        for block in source.blocks
+        if block.kind == "import" and block.name in registered and UPSTREAM_OPS in source.cut(block)
+    ]
+    if any(not block.guards for block in imports):
+        raise AnchorError(
+            sought=f"the import of {UPSTREAM_OPS}",
+            expected="one inside the function or under a condition: it imports torch_npu",
+            found="one that runs on every device",
+            where=(Site(source.path, imports[0].line, UPSTREAM_OPS), spot.site),
+            action=f"move the import into {spot.block.name}, or under if is_npu()",
+        )
+    return bool(imports)
+
+
+def require_torch_npu(view: View, spot: Spot) -> None:
+    """Insist that the name torch_npu, where a function uses it, is imported by somebody."""
+    if not any(name.value == "torch_npu" for name in nodes.find_all(spot.node, cst.Name)):
+        return
+    own = any(
+        nodes.dotted(alias.name) == "torch_npu"
+        for statement in nodes.find_all(spot.node, cst.Import)
+        for alias in statement.names
+    )
+    if not own and not view.source(spot.path).named("torch_npu", "import"):
+        raise AnchorError(
+            sought=f"torch_npu in {spot.path.name}",
+            expected=f"an import of it, which {spot.block.name} uses",
+            found="none",
+            where=(spot.site,),
+            action="import torch_npu under if is_npu()",
+        )
 
 
 def require_upstream_ops(view: View, spot: Spot) -> None:
