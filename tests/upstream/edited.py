@@ -6,13 +6,13 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
-from sgl_npu_patch.engine.source import Kind, read_source
+from sgl_npu_patch.engine.source import Kind, Source, read_source
 from tests.helpers import (
     ATTENTION,
     COMMON,
@@ -65,9 +65,14 @@ def edit(files: Files, path: str, *pairs: tuple[str, str]) -> None:
     files[path] = text.encode()
 
 
+@lru_cache(maxsize=256)
+def _outlined(path: PurePosixPath, data: bytes) -> Source:
+    return read_source(path, data)
+
+
 def cut(files: Mapping[str, bytes], path: str, name: str, kind: Kind = "function") -> str:
     """Give the text of one definition, decorators included."""
-    source = read_source(PurePosixPath(path), files[path])
+    source = _outlined(PurePosixPath(path), files[path])
     (block,) = source.named(name, kind)
     return source.cut(block)
 
@@ -80,7 +85,10 @@ def take(
 
 
 def judge(files: Mapping[str, bytes]) -> Plan:
-    """Run the series; what was parsed is kept for the next tree, which shares most of it."""
+    """Run the series, and once more on its result.
+
+    What was parsed is kept for the next tree, which shares most of it.
+    """
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
     cache = Cache(sources=_CACHE.sources, modules=_CACHE.modules, uses=_CACHE.uses)
     plan = make_plan(Overlay(tree, cache), DETERMINISTIC)

