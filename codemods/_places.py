@@ -120,14 +120,13 @@ def _imports_upstream_ops(view: View, spot: Spot) -> bool:
 
 def require_torch_npu(view: View, spot: Spot) -> None:
     """Insist that the name torch_npu, where a function uses it, is imported by somebody."""
-    if not any(name.value == "torch_npu" for name in nodes.find_all(spot.node, cst.Name)):
-        return
+    used = any(name.value == "torch_npu" for name in nodes.find_all(spot.node, cst.Name))
     own = any(
         nodes.dotted(alias.name) == "torch_npu"
         for statement in nodes.find_all(spot.node, cst.Import)
         for alias in statement.names
     )
-    if not own and not view.source(spot.path).named("torch_npu", "import"):
+    if used and not own and not view.source(spot.path).named("torch_npu", "import"):
         raise AnchorError(
             sought=f"torch_npu in {spot.path.name}",
             expected=f"an import of it, which {spot.block.name} uses",
@@ -284,7 +283,7 @@ def ignores_prefix(view: View) -> Site | None:
     )
 
 
-_UTILS = ("srt/utils/common.py", "srt/utils/__init__.py", "srt/utils.py")
+_UTILS = "srt/utils/common.py"
 
 
 def import_is_npu(view: View, spot: Spot) -> str:
@@ -306,14 +305,9 @@ def import_is_npu(view: View, spot: Spot) -> str:
             ),
             action="give the variable another name",
         )
-    for name in _UTILS:
-        source = view.overlay.source(view.package / name)
-        if source is None or not source.named("is_npu", "function"):
-            continue
-        parts = list(source.path.relative_to(view.package).with_suffix("").parts)
-        if parts[-1] == "__init__":
-            parts.pop()
-        line = f"from sglang.{'.'.join(parts)} import is_npu\n\n"
+    source = view.overlay.source(view.package / _UTILS)
+    if source is not None and source.named("is_npu", "function"):
+        line = "from sglang.srt.utils.common import is_npu\n\n"
         statement = nodes.block(line)[0]
         ours = any(nodes.alike(step.node, statement) for step in nodes.steps(spot.node))
         if not ours and any(n.value == "is_npu" for n in nodes.find_all(spot.node, cst.Name)):
@@ -328,7 +322,7 @@ def import_is_npu(view: View, spot: Spot) -> str:
         return line
     raise AnchorError(
         sought="is_npu",
-        expected=f"a function in {_UTILS[0]}",
+        expected=f"a function in {_UTILS}",
         found="none",
         where=(spot.site,),
         action="see where it is defined now and adapt codemods/_places.py",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.reports.text import evidence_lines
 from tests.upstream import test_behaviour_batch_invariant as mode
@@ -41,6 +42,9 @@ NEW = "0.5.12.post1"
 OLD = "0.5.9"
 OLDER = "0.5.4.post1"
 NATIVE = "0.5.13"
+GUARDS_MODULE = f"{vendor.FOLDER}/launch_guards.py"
+DISTINCT = ("backend_lists", "radix_cache", "sampling_backend", "device_dispatch")
+"""Where our form equals upstream's, so that our header tells which of them it is."""
 
 ENABLE = "enable_batch_invariant_mode"
 HANDLER = "_handle_deterministic_inference"
@@ -533,6 +537,40 @@ def ours_with_its_import_moved_to_module_level(files: Files) -> None:
         ENABLE,
         ("        from sglang.srt.hardware_backend.npu.batch_invariant_ops import npu_ops\n\n", ""),
     )
+
+
+@fixture(NATIVE, changed=dict.fromkeys((*DISTINCT, "launch_guards"), "already"))
+def our_guards_carried_on_to_a_native_release(files: Files) -> None:
+    older = sources(NEW)
+    patch(older)
+    edit(files, SERVER_ARGS, (cut(files, SERVER_ARGS, HANDLER), guarded(files, older)))
+    files[GUARDS_MODULE] = older[GUARDS_MODULE]
+
+
+def guarded(files: Files, older: Files) -> str:
+    """Give the handler with what ours appends to its branch."""
+    text, ours = (cut(each, SERVER_ARGS, HANDLER) for each in (files, older))
+    start = ours.rindex("            if is_npu():\n")
+    end = ours.index("launch_guards.apply(self)\n", start) + len("launch_guards.apply(self)\n")
+    return text.rstrip("\n") + "\n\n" + ours[start:end]
+
+
+@fixture(OLDER, changed=UPSTREAM_MODE)
+def a_branch_for_the_npu_in_literals_that_imports_upstreams_module(files: Files) -> None:
+    native = "sglang.srt.hardware_backend.npu.batch_invariant_ops.npu_batch_invariant_ops"
+    own = (
+        "    if is_npu():\n        import torch_npu\n"
+        f"        from {native} import (\n            npu_mm_batch_invariant,\n"
+        "            npu_add_rms_norm_batch_invariant,\n"
+        "            npu_matmul_batch_invariant,\n        )\n"
+        '        _batch_invariant_LIB.impl("aten::mm", npu_mm_batch_invariant, "NPU")\n'
+        '        _batch_invariant_LIB.impl("aten::matmul", npu_matmul_batch_invariant, "NPU")\n'
+        "        torch_npu.npu_add_rms_norm = npu_add_rms_norm_batch_invariant\n"
+        "        return\n"
+    )
+    within(files, OPS, ENABLE, (LIBRARY, LIBRARY + own))
+    edit(files, OPS, ("\nimport torch\n", "\nimport torch\nfrom sglang.srt.utils import is_npu\n"))
+    files[NATIVE_OPS] = sources(NATIVE)[NATIVE_OPS]
 
 
 @pytest.fixture(scope="module", params=FIXTURES)
