@@ -86,7 +86,7 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
         raise AnchorError(
             sought=f"launch_guards.apply in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
-            found=f"in another place or form: {nodes.code(others[0])[:80]}",
+            found=f"one in another place or form: {nodes.code(others[0])[:80]}",
             action="take that call out, and apply again",
         )
     return nodes.insert(node, branch.body.body[-1], after=wanted)
