@@ -24,6 +24,9 @@ SAMPLE_ASCEND_PROBS = "top_k_top_p_min_p_sampling_from_probs_ascend"
 DRAW = "multinomial_with_seed"
 FUSED_ATTENTION = "npu_fused_infer_attention_score"
 
+OURS = "npu_ops"
+"""The vendored module of the operators, and the mark of what hands over to it."""
+
 UPSTREAM_OPS = "npu_batch_invariant_ops"
 """The module of upstream's own adaptation, in the folder where ours go."""
 
@@ -67,13 +70,70 @@ def in_branch(step: Step, branch: cst.If) -> bool:
 
 
 def native_enable(view: View) -> Site | None:
-    """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands."""
+    """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands.
+
+    Not where our own hand-over stands before it, as after a merge of both.
+    """
     spot = view.find_function(ENABLE)
-    for imported in nodes.find_all(spot.node, cst.ImportFrom):
-        if nodes.last_name(imported.module) == UPSTREAM_OPS:
-            require_upstream_ops(view, spot)
-            return spot.site
-    return None
+    modules = {
+        nodes.last_name(imported.module) for imported in nodes.find_all(spot.node, cst.ImportFrom)
+    }
+    if any(name.value == OURS for name in nodes.find_all(spot.node, cst.Name)):
+        return None
+    if UPSTREAM_OPS not in modules and not _imports_upstream_ops(view, spot):
+        return None
+    require_upstream_ops(view, spot)
+    require_torch_npu(view, spot)
+    return spot.site
+
+
+def _imports_upstream_ops(view: View, spot: Spot) -> bool:
+    """Tell whether a function registers what its module imports of upstream's own.
+
+    Raises:
+        AnchorError: the import would run on every device.
+    """
+    source = view.source(spot.path)
+    if UPSTREAM_OPS not in source.text:
+        return False
+    registered = {
+        name.value
+        for call in nodes.calls(spot.node, "impl")
+        for arg in call.args[1:2]
+        for name in nodes.find_all(arg.value, cst.Name)
+    }
+    imports = [
+        block
+        for block in source.blocks
+        if block.kind == "import" and block.name in registered and UPSTREAM_OPS in source.cut(block)
+    ]
+    if any(not block.guards for block in imports):
+        raise AnchorError(
+            sought=f"the import of {UPSTREAM_OPS}",
+            expected="one inside the function or under a condition: it imports torch_npu",
+            found="one that runs on every device",
+            where=(Site(source.path, imports[0].line, UPSTREAM_OPS), spot.site),
+            action=f"move the import into {spot.block.name}, or under if is_npu()",
+        )
+    return bool(imports)
+
+
+def require_torch_npu(view: View, spot: Spot) -> None:
+    """Insist that the name torch_npu, where a function uses it, is imported by somebody."""
+    used = any(name.value == "torch_npu" for name in nodes.find_all(spot.node, cst.Name))
+    own = any(
+        nodes.dotted(alias.name) == "torch_npu"
+        for statement in nodes.find_all(spot.node, cst.Import)
+        for alias in statement.names
+    )
+    if used and not own and not view.source(spot.path).named("torch_npu", "import"):
+        raise AnchorError(
+            sought=f"torch_npu in {spot.path.name}",
+            expected=f"an import of it, which {spot.block.name} uses",
+            found="none",
+            where=(spot.site,),
+            action="import torch_npu under if is_npu()",
+        )
 
 
 def require_upstream_ops(view: View, spot: Spot) -> None:
@@ -223,7 +283,7 @@ def ignores_prefix(view: View) -> Site | None:
     )
 
 
-_UTILS = ("srt/utils/common.py", "srt/utils/__init__.py", "srt/utils.py")
+_UTILS = "srt/utils/common.py"
 
 
 def import_is_npu(view: View, spot: Spot) -> str:
@@ -245,14 +305,9 @@ def import_is_npu(view: View, spot: Spot) -> str:
             ),
             action="give the variable another name",
         )
-    for name in _UTILS:
-        source = view.overlay.source(view.package / name)
-        if source is None or not source.named("is_npu", "function"):
-            continue
-        parts = list(source.path.relative_to(view.package).with_suffix("").parts)
-        if parts[-1] == "__init__":
-            parts.pop()
-        line = f"from sglang.{'.'.join(parts)} import is_npu\n\n"
+    source = view.overlay.source(view.package / _UTILS)
+    if source is not None and source.named("is_npu", "function"):
+        line = "from sglang.srt.utils.common import is_npu\n\n"
         statement = nodes.block(line)[0]
         ours = any(nodes.alike(step.node, statement) for step in nodes.steps(spot.node))
         if not ours and any(n.value == "is_npu" for n in nodes.find_all(spot.node, cst.Name)):
@@ -267,7 +322,7 @@ def import_is_npu(view: View, spot: Spot) -> str:
         return line
     raise AnchorError(
         sought="is_npu",
-        expected=f"a function in {_UTILS[0]}",
+        expected=f"a function in {_UTILS}",
         found="none",
         where=(spot.site,),
         action="see where it is defined now and adapt codemods/_places.py",

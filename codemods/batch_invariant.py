@@ -28,7 +28,6 @@ from sgl_npu_patch.templates import render
 
 DISABLE = "disable_batch_invariant_mode"
 SCOPED = "set_batch_invariant_mode"
-OURS = "npu_ops"
 DISPATCH = "get_dispatch_device_backend"
 V2 = f"{_places.FUSED_ATTENTION}_v2"
 
@@ -105,7 +104,8 @@ def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
         mode=mode_flag(node),
         arguments=", ".join(arguments),
     )
-    return nodes.place(node, anchor, imports + text, mark=OURS, after=True, blank=True)
+    edited = nodes.place(node, anchor, imports + text, mark=_places.OURS, after=True, blank=True)
+    return edited if edited is node else _untouched(node, edited)
 
 
 def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
@@ -119,7 +119,7 @@ def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.Func
     yields = [
         found
         for statement in node.body.body
-        if not any(name.value == OURS for name in nodes.find_all(statement, cst.Name))
+        if not any(name.value == _places.OURS for name in nodes.find_all(statement, cst.Name))
         for found in nodes.find_all(statement, cst.Yield)
     ]
     managed = any(nodes.last_name(d.decorator) == "contextmanager" for d in node.decorators)
@@ -217,7 +217,34 @@ def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
             action="see how the mode is kept now and adapt this codemod",
         ),
     )
-    return nodes.place(node, last, text, mark=OURS, after=True)
+    edited = nodes.place(node, last, text, mark=_places.OURS, after=True)
+    return edited if edited is node else _untouched(node, edited)
+
+
+def _untouched(node: cst.FunctionDef, edited: cst.FunctionDef) -> cst.FunctionDef:
+    """Insist that a function did nothing for an NPU before; ours would put it out of force."""
+    for step in nodes.steps(node):
+        # Of a compound statement the head is looked at: what it holds has steps of its own.
+        head = step.node.test if isinstance(step.node, cst.If) else step.node
+        if isinstance(head, cst.SimpleStatementLine | cst.BaseExpression) and _on_npu(head):
+            raise AnchorError(
+                sought=f"what {node.name.value} does on an NPU",
+                expected="nothing yet, or what this tool or upstream writes",
+                found=nodes.code(head)[:80],
+                action="take the branch for the NPU out, and apply again",
+            )
+    return edited
+
+
+def _on_npu(node: cst.CSTNode) -> bool:
+    names = any(
+        "npu" in name.value.lower() or name.value == "batch_invariant_ops"
+        for name in nodes.find_all(node, cst.Name)
+    )
+    return names or any(
+        (nodes.string(text) or "").upper() in ("NPU", "PRIVATEUSE1")
+        for text in nodes.find_all(node, cst.SimpleString)
+    )
 
 
 def gaps(view: View) -> tuple[str, ...]:

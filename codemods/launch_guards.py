@@ -81,11 +81,12 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
             found="a return inside the branch",
             action="call launch_guards.apply by hand on every way out",
         )
-    if nodes.calls(node, "apply") and "launch_guards" in nodes.code(node):
+    others = nodes.calls(node, "apply")
+    if others and "launch_guards" in nodes.code(node):
         raise AnchorError(
             sought=f"launch_guards.apply in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
-            found="one in another place or form",
+            found=f"one in another place or form: {nodes.code(others[0])[:80]}",
             action="take that call out, and apply again",
         )
     return nodes.insert(node, branch.body.body[-1], after=wanted)

@@ -78,6 +78,7 @@ def targets(view: View) -> Sequence[Target]:
     _require_names(view, from_logits, "torch", DRAW)
     _require_names(view, filtered, "torch", "Optional", DRAW)
     _require_names(view, draw, "is_npu")
+    _places.require_torch_npu(view, filtered)
     return (
         Target(caller, pass_from_forward),
         Target(forward_ascend, thread_forward),
@@ -117,6 +118,9 @@ def is_upstream(view: View) -> Site | None:
     if not view.has(SAMPLE_ASCEND, "function"):
         return None
     filtered = view.find_function(SAMPLE_ASCEND)
+    if nodes.calls(filtered.node, SAMPLE_ASCEND):
+        # Ours calls itself for each path; upstream's draw beside it is what a merge left.
+        return None
     native = (
         _draws_from_logs(filtered.node)
         and _draws_from_logs(view.find_function(SAMPLE_FROM_LOGITS).node)
@@ -185,7 +189,7 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
     """Draw by seed on the fused and on the sorted path, and repair min-p on the fused one."""
     assert isinstance(node, cst.FunctionDef)
     names = tuple(p.name.value for p in nodes.parameters(node))
-    if names not in (INTERFACE, (*INTERFACE, SEED, POSITIONS)):
+    if names not in (INTERFACE, (*INTERFACE, SEED), (*INTERFACE, SEED, POSITIONS)):
         raise AnchorError(
             sought=f"the parameters of {SAMPLE_ASCEND}",
             expected=", ".join(INTERFACE),
@@ -339,10 +343,27 @@ def _is_uniform(step: Step) -> bool:
 
 
 def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
+    wanted = [source.split(":")[0] for source in sources]
     new = [source for source in sources if not _has_parameters(node, source.split(":")[0])]
+    old = node.params.params
+    there = len(sources) - len(new)
+    names = [p.name.value for p in old]
+    if len(set(names)) < len(names):
+        raise AnchorError(
+            sought=f"the parameters of {node.name.value}",
+            expected="each name once",
+            found=nodes.code(node.params)[:80],
+            action="take the parameter that a merge left out again",
+        )
+    if there and names[-there:] != wanted[:there]:
+        raise AnchorError(
+            sought=f"the parameters of {node.name.value}",
+            expected=f"{', '.join(wanted[:there])} as the last of them",
+            found=nodes.code(node.params)[:80],
+            action=f"put {', '.join(wanted)} last, at the calls too",
+        )
     if not new:
         return node
-    old = node.params.params
     others = node.params.kwonly_params or node.params.star_kwarg or node.params.posonly_params
     starred = isinstance(node.params.star_arg, cst.Param)
     if not old or old[-1].default is not None or others or starred:
@@ -357,29 +378,51 @@ def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
 
 def _append_arguments(node: cst.FunctionDef, name: str, *values: str) -> cst.FunctionDef:
     passed = [_passes(name, node, value.rpartition(".")[2]) for value in values]
-    if all(passed) and nodes.calls(node, name):
+    given = [value for value, there in zip(values, passed, strict=True) if there]
+    calls = nodes.calls(node, name)
+    if len(given) == len(values) and calls and all(_ends_with(c, given) for c in calls):
         return node
+    missing = values[len(given) :]
     for step in nodes.steps(node):
         if not isinstance(step.node, cst.SimpleStatementLine):
             continue
         for call in nodes.calls(step.node, name):
-            if any(arg.star or arg.keyword for arg in call.args) or not call.args or any(passed):
+            unnamed = call.args and not any(arg.star or arg.keyword for arg in call.args)
+            if not unnamed or not missing or not _ends_with(call, values[: len(given)]):
                 raise AnchorError(
                     sought=f"the call of {name}",
-                    expected=f"positional arguments only, and none of {', '.join(values)}",
+                    expected="positional arguments only, "
+                    f"none of {', '.join(values)} but at the end",
                     found=nodes.code(call)[:80],
                     action=f"append {', '.join(values)} by hand",
                 )
             indent = _indent(node) + 4 * len(step.above)
             width = indent + len(nodes.code(step.node.with_changes(leading_lines=[])))
             return nodes.swap(
-                node, call, nodes.append_argument(call, *values, indent=indent, width=width)
+                node, call, nodes.append_argument(call, *missing, indent=indent, width=width)
             )
     raise AnchorError(
         sought=f"the call of {name}",
         expected=f"a statement of {node.name.value} itself, on lines of its own",
         found="a call in another place",
         action=f"append {', '.join(values)} by hand",
+    )
+
+
+def _ends_with(call: cst.Call, values: Sequence[str]) -> bool:
+    """Tell whether a call's last arguments are those, in that order or by keyword."""
+    first = len(call.args) - len(values)
+    last = call.args[max(first, 0) :]
+    again = any(nodes.code(arg.value) in values for arg in call.args[: max(first, 0)])
+    return (
+        not again
+        and len(last) == len(values)
+        and all(
+            nodes.code(arg.value) == value
+            if arg.keyword is None
+            else arg.keyword.value == value.rpartition(".")[2]
+            for arg, value in zip(last, values, strict=True)
+        )
     )
 
 

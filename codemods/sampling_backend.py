@@ -52,13 +52,19 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
     assert isinstance(node, cst.FunctionDef)
     if node.name.value == OVERRIDE:
         return any(_differs(test) for test in nodes.find_all(node, cst.Comparison))
-    found = [step for step in nodes.steps(node) if _forces(step)]
-    return bool(found) and all(
-        _warns(step.next)
-        and isinstance(above := step.above[-1][0], cst.If)
-        and step.above[-1][1]
-        and _differs(above.test)
-        for step in found
+    branch = _places.enabled_branch(node)
+    found = [step for step in nodes.steps(node) if _sets(step.node)]
+    if len(found) != 1 or found[0].above[1:2] != ((branch, True),) or found[0].next is None:
+        return False
+    (step,) = found
+    guards = step.above[2:]
+    if _chooses(step):
+        return not guards and _guards_warning(step.next)
+    return (
+        _forces(step)
+        and _warns(step.next)
+        and bool(guards)
+        and all(isinstance(g, cst.If) and inside and _differs(g.test) for g, inside in guards)
     )
 
 
@@ -68,16 +74,25 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     if keeps_ascend(node):
         return node
     branch = _places.enabled_branch(node)
-    found = [step for step in nodes.steps(node) if _forces(step)]
+    found = [step for step in nodes.steps(node) if _sets(step.node)]
     step = nodes.only(
         found,
         lambda count: AnchorError(
             sought='an assignment of "pytorch" to the sampling backend',
-            expected="exactly one in the handler",
-            found=str(count),
+            expected="exactly one in the handler, and nothing else that sets it",
+            found=f"{count}: " + "; ".join(nodes.code(s.node)[:60] for s in found)
+            if found
+            else str(count),
             action="see where the sampling backend is set now and adapt this codemod",
         ),
     )
+    if not (_forces(step) or _chooses(step)):
+        raise AnchorError(
+            sought="the assignment of the sampling backend",
+            expected='"pytorch", or a choice between "ascend" and "pytorch"',
+            found=nodes.code(step.node)[:80],
+            action="guard the assignment and its warning by hand",
+        )
     if step.above[1:] != ((branch, True),) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
@@ -88,7 +103,11 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     pair = nodes.assigned(step.node)
     assert pair is not None
     assert step.next is not None
-    guard = nodes.guarded(f'{pair[0]} != "{_places.ASCEND}"', (step.node, step.next))
+    forced = step.node
+    if _chooses(step):
+        # The same choice, but with the warning only where it is true.
+        forced = nodes.swap(step.node, pair[1], cst.SimpleString('"pytorch"'))
+    guard = nodes.guarded(f'{pair[0]} != "{_places.ASCEND}"', (forced, step.next))
     return nodes.insert(nodes.insert(node, step.next, instead=[]), step.node, instead=[guard])
 
 
@@ -98,6 +117,58 @@ def _forces(step: Step) -> bool:
         pair is not None
         and pair[0].endswith(f".{ATTRIBUTE}")
         and nodes.string(pair[1]) == "pytorch"
+    )
+
+
+def _chooses(step: Step) -> bool:
+    """Tell whether an assignment keeps "ascend" and turns everything else into "pytorch"."""
+    pair = nodes.assigned(step.node)
+    if pair is None or not isinstance(pair[1], cst.IfExp):
+        return False
+    sides = nodes.compared(pair[1].test)
+    if sides is None or sides[1] not in ("==", "!="):
+        return False
+    kept, other = pair[1].body, pair[1].orelse
+    if sides[1] == "!=":
+        kept, other = other, kept
+    return (
+        nodes.dotted(sides[0]) == pair[0]
+        and pair[0].endswith(f".{ATTRIBUTE}")
+        and nodes.string(sides[2]) == _places.ASCEND
+        and nodes.string(other) == "pytorch"
+        and (nodes.string(kept) == _places.ASCEND or nodes.dotted(kept) == pair[0])
+    )
+
+
+def _sets(node: cst.CSTNode) -> bool:
+    """Tell whether a plain statement sets the sampling backend, by whatever means."""
+    if not isinstance(node, cst.SimpleStatementLine):
+        return False
+    targets: list[cst.CSTNode] = [
+        *(t.target for n in nodes.find_all(node, cst.Assign) for t in n.targets),
+        *(n.target for n in nodes.find_all(node, cst.AugAssign)),
+        *(n.target for n in nodes.find_all(node, cst.AnnAssign)),
+    ]
+    stored = any(
+        attribute.attr.value == ATTRIBUTE
+        for target in targets
+        for attribute in nodes.find_all(target, cst.Attribute)
+    )
+    return stored or any(
+        (arg.keyword is not None and arg.keyword.value == ATTRIBUTE)
+        or (nodes.last_name(call.func) != "getattr" and nodes.string(arg.value) == ATTRIBUTE)
+        for call in nodes.find_all(node, cst.Call)
+        for arg in call.args
+    )
+
+
+def _guards_warning(node: cst.CSTNode | None) -> bool:
+    return (
+        isinstance(node, cst.If)
+        and _differs(node.test)
+        and node.orelse is None
+        and len(node.body.body) == 1
+        and _warns(node.body.body[0])
     )
 
 

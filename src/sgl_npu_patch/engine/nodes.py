@@ -257,15 +257,24 @@ def place(
     for other in others:
         used = mark and any(name.value == mark for name in find_all(other, cst.Name))
         if used or (other is beside and _same_test(other, wanted[-1])):
+            expected, found = _where_they_part(code(wanted[-1]), code(other))
             raise AnchorError(
                 sought="what this tool inserts here",
-                expected=code(wanted[-1])[:200],
-                found=code(other)[:200],
+                expected=expected,
+                found=found,
                 action="take that statement out, or restore what this tool wrote, and apply again",
             )
     if after:
         return insert(root, step.node, after=wanted)
     return insert(root, step.node, before=wanted)
+
+
+def _where_they_part(a: str, b: str) -> tuple[str, str]:
+    """Cut two texts down to what surrounds their first difference, if they begin alike."""
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+    first = max(same - 120, 0)
+    lead = "..." if first else ""
+    return lead + a[first : first + 200], lead + b[first : first + 200]
 
 
 def _same_test(a: cst.CSTNode, b: cst.CSTNode) -> bool:

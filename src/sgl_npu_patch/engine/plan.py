@@ -179,7 +179,8 @@ def has_our_header(view: View) -> bool:
 def _place(module: str, view: View, present: list[Site]) -> bool:
     """Add or refresh a vendored module; tell whether an older one was replaced."""
     path = view.package / vendor.FOLDER / f"{module}.py"
-    found = vendor.recognise(module, view.overlay.read(path))
+    data = view.overlay.read(path)
+    found = vendor.recognise(module, data)
     site = Site(path, 0, module)
     if found.state in ("missing", "older"):
         view.overlay.write(path, vendor.render(module))
@@ -197,6 +198,9 @@ def _place(module: str, view: View, present: list[Site]) -> bool:
         "foreign": ("a file of the same name that this tool did not write", "move it away"),
     }
     what, action = said[found.state]
+    edit = vendor.first_edit(module, data or b"") if found.state == "edited" else ""
+    if edit:
+        what += f", {edit[:80]}"
     raise AnchorError(
         sought=f"{module}.py",
         expected="no file, or an unmodified one that this tool wrote",

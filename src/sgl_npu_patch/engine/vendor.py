@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -65,6 +66,21 @@ def recognise(module: str, data: bytes | None) -> Vendored:
     except InvalidVersion:
         return Vendored("foreign")
     return Vendored("newer" if newer else "older", version)
+
+
+def first_edit(module: str, data: bytes) -> str:
+    """Give the first line in which an edited file of this version differs from what was written.
+
+    Empty for a file of another version, whose text nobody has any more.
+    """
+    found = data.decode("utf-8", "replace").replace("\r\n", "\n").splitlines()
+    written = render(module).decode().splitlines()
+    if found[:1] != written[:1]:
+        return ""
+    for number, (line, other) in enumerate(zip_longest(found, written), 1):
+        if line != other:
+            return f"line {number}: " + (line.strip() if line is not None else "missing")
+    return "the end of the file"
 
 
 def _digest(body: str) -> str:
