@@ -113,7 +113,10 @@ def test_anything_else_is_refused(release: str, target: Path) -> None:
     check_refused(release, target, match="names no release")
 
 
-@pytest.mark.parametrize("tag", ["cp311-cp311-manylinux_2_34_x86_64", "py3-none-any"])
+@pytest.mark.parametrize(
+    "tag",
+    ["cp311-cp311-manylinux_2_34_x86_64", "py3-none-any", "py3-none-manylinux_2_35_x86_64"],
+)
 def test_sources_and_metadata_are_laid_out(index: Path, target: Path, tag: str) -> None:
     publish(index, tag=tag)
     result = fetch("v0.5.12", target)
