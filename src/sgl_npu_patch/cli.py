@@ -23,7 +23,7 @@ from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
-    from sgl_npu_patch.engine.tree import DirectoryTree
+    from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
 
 OK, NOT_AS_WANTED, USAGE, CONFLICT, REFUSED, BUG = 0, 1, 2, 3, 4, 70
 
@@ -321,7 +321,10 @@ def _path(given: str, name: str) -> Path:
 
 
 def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
+    from dataclasses import replace
+
     from sgl_npu_patch.engine.plan import check_selection, make_plan
+    from sgl_npu_patch.engine.record import record
     from sgl_npu_patch.engine.tree import open_directory
 
     series = _series()
@@ -333,7 +336,24 @@ def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[Di
     if not selected:
         raise UsageError("--only and --skip leave no seam")
     tree = open_directory(_path(path, "PATH"))
-    return tree, make_plan(tree, series, selected)
+    plan = make_plan(tree, series, selected)
+    recorded = record(tree, plan.changes)
+    for warning in (*_warn_of_copies(tree), *recorded.warnings):
+        _warn(warning)
+    return tree, replace(plan, changes=recorded.changes)
+
+
+def _warn_of_copies(tree: SourceTree) -> list[str]:
+    return [
+        f"{copy} is another copy of the package, which is neither judged nor patched: "
+        f"only {tree.package} is"
+        for copy in tree.copies()
+    ]
+
+
+def _warn(message: str) -> None:
+    with suppress(OSError):
+        print(f"sgl-npu-patch: warning: {message}", file=sys.stderr, flush=True)
 
 
 def _write(tree: DirectoryTree, plan: Plan, allow_dirty: bool) -> None:
