@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from sgl_npu_patch.engine.archive import check_members
 from sgl_npu_patch.engine.errors import Refused
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ def _unpack(wheel: Path, into: Path) -> tuple[int, int]:
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
-            for member in members:
-                _check_member(wheel, member)
+            check_members(wheel.name, members)
             for member in members:
                 path = PurePosixPath(member.filename)
                 if not _belongs(path):
@@ -191,16 +190,6 @@ def _unpack(wheel: Path, into: Path) -> tuple[int, int]:
     if not (into / PACKAGE / "__init__.py").is_file():
         raise Refused(f"{wheel.name} holds no package `{PACKAGE}`: it is not a release of SGLang")
     return files, left_out
-
-
-def _check_member(wheel: Path, member: zipfile.ZipInfo) -> None:
-    parts = member.filename.split("/")
-    escapes = {"", ".", ".."}.intersection(parts) or re.search(r"[\\:\0]", member.filename)
-    if escapes or stat.S_ISLNK(member.external_attr >> 16):
-        raise Refused(
-            f"{wheel.name} holds {member.filename!r}, which a wheel never does;"
-            " nothing was unpacked from it"
-        )
 
 
 def _belongs(path: PurePosixPath) -> bool:

@@ -128,7 +128,7 @@ def _prepare(base: Path, change: FileChange, made: list[Path], writes: list[_Wri
     if before is not None and hasattr(os, "chown"):
         with contextlib.suppress(OSError):
             os.chown(temporary, before.st_uid, before.st_gid)
-    temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
+    temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~umask())
     _date(temporary, before)
     if backup is not None:
         try:
@@ -240,7 +240,8 @@ def _deferred_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Tell the mask of the process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -108,17 +108,18 @@ def update(data: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-def line_of(path: str, content: bytes, ending: str = "\n") -> str:
-    """Give one line of a RECORD."""
+def line_of(path: str, content: bytes | None = None, ending: str = "\n") -> str:
+    """Give one line of a RECORD; RECORD itself is listed without a content."""
+    rest = ("", "") if content is None else (digest_of(content), len(content))
     text = io.StringIO()
-    csv.writer(text, lineterminator=ending).writerow((path, digest_of(content), len(content)))
+    csv.writer(text, lineterminator=ending).writerow((path, *rest))
     return text.getvalue()
 
 
-def digest_of(content: bytes) -> str:
+def digest_of(content: bytes, algorithm: str = "sha256") -> str:
     """Give a content's hash as RECORD has it."""
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-    return f"sha256={digest.rstrip(b'=').decode()}"
+    digest = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest())
+    return f"{algorithm}={digest.rstrip(b'=').decode()}"
 
 
 def _rows(lines: Iterable[str]) -> list[list[str]]:
