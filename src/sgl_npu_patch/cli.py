@@ -256,6 +256,8 @@ def fetch(
     from sgl_npu_patch.fetch import fetch as fetch_release
 
     result = fetch_release(release, _path(directory, "DIR"))
+    for copy in result.copies:
+        _warn(f"{copy} is another copy of the package in {result.wheel}; it is left out")
     print(result)
 
 

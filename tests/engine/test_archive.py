@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import stat
 import zipfile
+from pathlib import PurePosixPath
 
 import pytest
 
-from sgl_npu_patch.engine.archive import check_members
+from sgl_npu_patch.engine.archive import check_members, find_copies
 from sgl_npu_patch.engine.errors import Refused
 
 
@@ -54,3 +55,10 @@ def test_two_members_of_one_name_are_refused() -> None:
 def test_file_and_folder_of_one_name_are_refused() -> None:
     with pytest.raises(Refused, match="holds 'a', which"):
         check_members("x.whl", members("a", "a/b.py"))
+
+
+def test_copies_are_found() -> None:
+    names = ["build/lib/sglang/srt/a.py", "build/lib/sglang/srt/b/c.py", "sglang/srt/a.py"]
+    names += ["x/sglang/a.py", "x/sglangs/srt/a.py", "mysglang/srt/a.py", "sglang/sglang/srt/a.py"]
+    copies = ("build/lib/sglang", "sglang/sglang")
+    assert find_copies(names) == tuple(map(PurePosixPath, copies))

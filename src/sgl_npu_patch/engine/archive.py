@@ -6,7 +6,7 @@ import re
 import stat
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.errors import Refused
@@ -34,3 +34,13 @@ def check_members(wheel: str, members: Sequence[zipfile.ZipInfo]) -> None:
                 f"{wheel} holds {member.filename!r}{times}, which a wheel never does;"
                 " nothing was taken from it"
             )
+
+
+def find_copies(names: Iterable[str]) -> tuple[PurePosixPath, ...]:
+    """List the folders in which the package stands once more, such as `build/lib/sglang`."""
+    found = {
+        PurePosixPath(name.partition("/sglang/srt/")[0], "sglang")
+        for name in names
+        if "/sglang/srt/" in name
+    }
+    return tuple(sorted(found))

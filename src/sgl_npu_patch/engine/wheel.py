@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from sgl_npu_patch.engine.archive import check_members
+from sgl_npu_patch.engine.archive import check_members, find_copies
 from sgl_npu_patch.engine.commit import umask
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.record import digest_of, line_of
@@ -51,12 +51,7 @@ class WheelTree:
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """List other copies of the package; see `SourceTree.copies`."""
-        found = set()
-        for name in self.members:
-            folder, inside, _ = name.partition("/sglang/srt/")
-            if inside:
-                found.add(PurePosixPath(folder, "sglang"))
-        return tuple(sorted(found))
+        return find_copies(self.members)
 
     def containing(
         self, needle: bytes, among: Iterable[PurePosixPath] | None = None
