@@ -44,6 +44,10 @@ class MemoryTree:
     package: PurePosixPath = ROOT
     revision: str | None = None
 
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """Give none; see `SourceTree.copies`."""
+        return ()
+
     def containing(
         self, needle: bytes, among: Iterable[PurePosixPath] | None = None
     ) -> tuple[PurePosixPath, ...]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import venv
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -113,7 +113,10 @@ def test_anything_else_is_refused(release: str, target: Path) -> None:
     check_refused(release, target, match="names no release")
 
 
-@pytest.mark.parametrize("tag", ["cp311-cp311-manylinux_2_34_x86_64", "py3-none-any"])
+@pytest.mark.parametrize(
+    "tag",
+    ["cp311-cp311-manylinux_2_34_x86_64", "py3-none-any", "py3-none-manylinux_2_35_x86_64"],
+)
 def test_sources_and_metadata_are_laid_out(index: Path, target: Path, tag: str) -> None:
     publish(index, tag=tag)
     result = fetch("v0.5.12", target)
@@ -138,6 +141,13 @@ def test_compiled_files_and_other_packages_are_left_out(index: Path, target: Pat
     files = laid_out(target)
     assert set(odd_source) < set(files)
     assert not set(compiled) & set(files)
+
+
+def test_other_copies_of_the_package_are_left_out_and_named(index: Path, target: Path) -> None:
+    copy = {"build/lib/sglang/srt/server_args.py": b"", "build/lib/sglang/version.py": b""}
+    publish(index, files=SOURCES | copy)
+    assert fetch("0.5.12", target).copies == (PurePosixPath("build/lib/sglang"),)
+    assert not set(copy) & set(laid_out(target))
 
 
 def test_fork_under_another_name(index: Path, target: Path) -> None:

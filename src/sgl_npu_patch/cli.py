@@ -23,7 +23,10 @@ from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
-    from sgl_npu_patch.engine.tree import DirectoryTree
+    from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
+
+WHEEL_SUFFIX = "npu.deterministic"
+"""What tells a patched wheel's version from the original's: the device and the series."""
 
 OK, NOT_AS_WANTED, USAGE, CONFLICT, REFUSED, BUG = 0, 1, 2, 3, 4, 70
 
@@ -40,6 +43,15 @@ Tree = Annotated[
     typer.Argument(
         metavar="PATH",
         help="An SGLang checkout, its python/ folder, the sglang package, or site-packages.",
+        show_default=False,
+    ),
+]
+TreeOrOut = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="An SGLang checkout, its python/ folder, the sglang package, or site-packages; with "
+        "--wheel, the folder or the new .whl file to write to.",
         show_default=False,
     ),
 ]
@@ -90,7 +102,7 @@ def _options(
 
 @app.command()
 def apply(
-    path: Tree,
+    path: TreeOrOut,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 if something would change.")
     ] = False,
@@ -104,11 +116,24 @@ def apply(
             "--allow-dirty", help="Write although git shows uncommitted changes in these files."
         ),
     ] = False,
+    wheel: Annotated[
+        str | None,
+        typer.Option(
+            "--wheel",
+            metavar="FILE",
+            help="Leave this wheel as it is and write a patched one to PATH, with the version "
+            f"suffix +{WHEEL_SUFFIX}.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = Format.text,
 ) -> None:
-    """Patch a tree in place: all of the series, or nothing."""
+    """Patch a tree in place, or a wheel into a new one: all of the series, or nothing."""
     from sgl_npu_patch.engine.plan import prove
 
+    if wheel is not None:
+        _apply_to_wheel(wheel, path, only, skip, output, check=check, diff=diff, strict=strict)
+        return
     tree, plan = _plan(path, only, skip)
     if plan.changes.changes and not check:
         _write(tree, plan, allow_dirty)
@@ -117,6 +142,40 @@ def apply(
     verb = "would change" if check else "changed"
     with _reader_may_leave():
         _report(tree, plan, output, verb, with_diff=diff)
+    _leave(plan, strict=strict, pending=check)
+
+
+def _apply_to_wheel(
+    wheel: str,
+    out: str,
+    only: list[str] | None,
+    skip: list[str] | None,
+    output: Format,
+    *,
+    check: bool,
+    diff: bool,
+    strict: bool,
+) -> None:
+    from sgl_npu_patch.engine.plan import make_plan, prove
+    from sgl_npu_patch.engine.wheel import open_wheel, target_of, write_wheel
+
+    selected = _selected(only, skip)
+    folder = _path(out, "PATH")
+    tree = open_wheel(_path(wheel, "FILE"))
+    plan = make_plan(tree, _series(), selected)
+    for warning in _warn_of_copies(tree):
+        _warn(warning)
+    prove(plan, _series())
+    target = target_of(tree, folder, WHEEL_SUFFIX) if plan.changes.changes else None
+    if target is not None and not check:
+        for name in write_wheel(tree, plan.changes, target, WHEEL_SUFFIX):
+            _warn(f"{name} is left out of the patched wheel, where it would not hold any more")
+    verb = "would change" if check else "changed"
+    with _reader_may_leave():
+        _report(tree, plan, output, verb, with_diff=diff, wheel=target)
+        if output is Format.text and not plan.conflicts:
+            said = "would write" if check else "wrote"
+            print(f"\n{said} {target}" if target else "\nno wheel is written: it is as wanted")
     _leave(plan, strict=strict, pending=check)
 
 
@@ -197,6 +256,8 @@ def fetch(
     from sgl_npu_patch.fetch import fetch as fetch_release
 
     result = fetch_release(release, _path(directory, "DIR"))
+    for copy in result.copies:
+        _warn(f"{copy} is another copy of the package in {result.wheel}; it is left out")
     print(result)
 
 
@@ -320,9 +381,8 @@ def _path(given: str, name: str) -> Path:
     return Path(given)
 
 
-def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
-    from sgl_npu_patch.engine.plan import check_selection, make_plan
-    from sgl_npu_patch.engine.tree import open_directory
+def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]:
+    from sgl_npu_patch.engine.plan import check_selection
 
     series = _series()
     for name in skip or ():
@@ -332,8 +392,36 @@ def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[Di
     selected = check_selection(series, wanted)
     if not selected:
         raise UsageError("--only and --skip leave no seam")
+    return selected
+
+
+def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
+    from dataclasses import replace
+
+    from sgl_npu_patch.engine.plan import make_plan
+    from sgl_npu_patch.engine.record import record
+    from sgl_npu_patch.engine.tree import open_directory
+
+    selected = _selected(only, skip)
     tree = open_directory(_path(path, "PATH"))
-    return tree, make_plan(tree, series, selected)
+    plan = make_plan(tree, _series(), selected)
+    recorded = record(tree, plan.changes)
+    for warning in (*_warn_of_copies(tree), *recorded.warnings):
+        _warn(warning)
+    return tree, replace(plan, changes=recorded.changes)
+
+
+def _warn_of_copies(tree: SourceTree) -> list[str]:
+    return [
+        f"{copy} is another copy of the package, which is neither judged nor patched: "
+        f"only {tree.package} is"
+        for copy in tree.copies()
+    ]
+
+
+def _warn(message: str) -> None:
+    with suppress(OSError):
+        print(f"sgl-npu-patch: warning: {message}", file=sys.stderr, flush=True)
 
 
 def _write(tree: DirectoryTree, plan: Plan, allow_dirty: bool) -> None:
@@ -355,13 +443,14 @@ def _write(tree: DirectoryTree, plan: Plan, allow_dirty: bool) -> None:
 
 
 def _report(
-    tree: DirectoryTree,
+    tree: SourceTree,
     plan: Plan,
     output: Format,
     verb: str,
     *,
     with_diff: bool,
     stream: object = None,
+    wheel: Path | None = None,
 ) -> None:
     out = sys.stdout if stream is None else sys.stderr
     if output is Format.json:
@@ -369,6 +458,8 @@ def _report(
         from sgl_npu_patch.reports.document import document, render_json
 
         content = document(tree, plan)
+        if wheel is not None:
+            content["wheel"] = str(wheel)
         if with_diff:
             content["diff"] = render_diff(plan.changes, _prefix(tree)).decode("utf-8", "replace")
         print(render_json(content), file=out)
@@ -390,7 +481,7 @@ def _report(
         _print_diff(tree, plan)
 
 
-def _print_diff(tree: DirectoryTree, plan: Plan) -> None:
+def _print_diff(tree: SourceTree, plan: Plan) -> None:
     from sgl_npu_patch.reports.diff import render_diff
 
     sys.stdout.flush()
@@ -398,9 +489,12 @@ def _print_diff(tree: DirectoryTree, plan: Plan) -> None:
     sys.stdout.buffer.flush()
 
 
-def _prefix(tree: DirectoryTree) -> PurePosixPath:
+def _prefix(tree: SourceTree) -> PurePosixPath:
     from sgl_npu_patch.engine import git
+    from sgl_npu_patch.engine.tree import DirectoryTree
 
+    if not isinstance(tree, DirectoryTree):
+        return PurePosixPath()
     root = git.work_tree(tree.root)
     if root is None:
         return PurePosixPath()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from sgl_npu_patch.engine.archive import check_members, find_copies
 from sgl_npu_patch.engine.errors import Refused
 
 if TYPE_CHECKING:
@@ -49,7 +49,10 @@ NEAREST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What was laid out; `left_out` counts the compiled files of the wheel that were not."""
+    """What was laid out; `left_out` counts the compiled files of the wheel that were not.
+
+    `copies` are folders of the wheel with the package once more, which are left out too.
+    """
 
     directory: Path
     name: str
@@ -57,6 +60,7 @@ class FetchResult:
     wheel: str
     files: int
     left_out: int
+    copies: tuple[PurePosixPath, ...] = ()
 
     def __str__(self) -> str:
         left_out = f", {self.left_out} compiled left out" if self.left_out else ""
@@ -80,13 +84,13 @@ def fetch(release: str, directory: Path) -> FetchResult:
             wheel = _download(name, version, scratch / "wheel")
             tree = scratch / "tree"
             tree.mkdir()
-            files, left_out = _unpack(wheel, tree)
+            files, left_out, copies = _unpack(wheel, tree)
             _move_into_place(tree, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise Refused(f"cannot lay out {name} {version} in {directory}: {error}") from error
-    return FetchResult(directory, name, str(version), wheel.name, files, left_out)
+    return FetchResult(directory, name, str(version), wheel.name, files, left_out, copies)
 
 
 def parse_release(release: str) -> tuple[str, Version]:
@@ -165,14 +169,16 @@ def _versions(texts: Iterable[str]) -> list[Version]:
     return sorted(versions)
 
 
-def _unpack(wheel: Path, into: Path) -> tuple[int, int]:
-    """Write the sources of the wheel; return how many files were written and left out."""
+def _unpack(wheel: Path, into: Path) -> tuple[int, int, tuple[PurePosixPath, ...]]:
+    """Write the sources of the wheel.
+
+    Returns how many files were written, how many left out, and the other copies of the package.
+    """
     files = left_out = 0
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
-            for member in members:
-                _check_member(wheel, member)
+            check_members(wheel.name, members)
             for member in members:
                 path = PurePosixPath(member.filename)
                 if not _belongs(path):
@@ -190,17 +196,7 @@ def _unpack(wheel: Path, into: Path) -> tuple[int, int]:
         raise Refused(f"{wheel.name} is not a readable wheel: {error}") from error
     if not (into / PACKAGE / "__init__.py").is_file():
         raise Refused(f"{wheel.name} holds no package `{PACKAGE}`: it is not a release of SGLang")
-    return files, left_out
-
-
-def _check_member(wheel: Path, member: zipfile.ZipInfo) -> None:
-    parts = member.filename.split("/")
-    escapes = {"", ".", ".."}.intersection(parts) or re.search(r"[\\:\0]", member.filename)
-    if escapes or stat.S_ISLNK(member.external_attr >> 16):
-        raise Refused(
-            f"{wheel.name} holds {member.filename!r}, which a wheel never does;"
-            " nothing was unpacked from it"
-        )
+    return files, left_out, find_copies(member.filename for member in members)
 
 
 def _belongs(path: PurePosixPath) -> bool:

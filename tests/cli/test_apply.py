@@ -66,6 +66,20 @@ def test_text_report(tmp_path: Path) -> None:
         assert [line for line in said.splitlines() if line.split()[:2] == [seam, status]]
 
 
+def test_other_copies_are_left_alone_and_named(tmp_path: Path) -> None:
+    build(tmp_path, "sglang")
+    copy = build(tmp_path, "build/lib/sglang")
+    before = snapshot(copy)
+    done = run("apply", tmp_path, "--format", "json")
+    assert done.code == 0
+    assert done.report["copies"] == ["build/lib/sglang"]
+    assert done.stderr == (
+        "sgl-npu-patch: warning: build/lib/sglang is another copy of the package, which is "
+        "neither judged nor patched: only sglang is\n"
+    )
+    assert snapshot(copy) == before
+
+
 def test_second_run_touches_nothing(tmp_path: Path) -> None:
     build(tmp_path)
     assert run("apply", tmp_path).code == 0

@@ -160,6 +160,41 @@ def test_all_operations_are_counted(
     assert bool(list(fired)) is happens
 
 
+COMPILED = ("a.pyc", "b/__pycache__/c.cpython-311.pyc", "b/__pycache__/c.cpython-312.opt-2.pyc")
+OF_OTHERS = ("b/__pycache__/cc.cpython-311.pyc", "b/__pycache__/c.txt", "b/cc.pyc")
+
+
+def compile_all(tree: Path) -> None:
+    (tree / "b/__pycache__").mkdir()
+    for name in (*COMPILED, *OF_OTHERS):
+        (tree / name).write_bytes(name.encode())
+
+
+def test_compiled_forms_of_written_files_are_removed(tree: Path) -> None:
+    compile_all(tree)
+    commit(tree, changes(tree), nothing)
+    assert contents(tree) == {**NEW_FILES, **{name: name.encode() for name in OF_OTHERS}}
+
+
+# Two operations for each: a name for it to be put aside under, and the renaming.
+@pytest.mark.parametrize("number", range(1, COUNT + 2 * len(COMPILED) + 1))
+def test_one_failing_operation_leaves_compiled_forms_too(
+    tree: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_all(tree)
+    before, planned = snapshot(tree), changes(tree)
+    with monkeypatch.context() as patch:
+        fired = fail_at(patch, number, no_space)
+        try:
+            commit(tree, planned, nothing)
+        except Refused as error:
+            assert "No space left on device; nothing was changed" in str(error)  # noqa: PT017
+            assert snapshot(tree) == before
+        else:
+            assert not [name for name in COMPILED if (tree / name).exists()]
+    assert list(fired)
+
+
 def test_failing_verification_restores_everything(tree: Path) -> None:
     before, seen = snapshot(tree), {}
 

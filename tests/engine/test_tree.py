@@ -148,3 +148,32 @@ def test_version_is_what_the_package_says(
 ) -> None:
     build(tmp_path, version=content)
     assert package_version(open_directory(tmp_path)) == version
+
+
+@pytest.mark.parametrize(
+    ("layout", "copy", "seen"),
+    [
+        ("sglang", "build/lib/sglang", True),
+        ("sglang", "build/lib.linux-x86_64-cpython-311/sglang", True),
+        ("python/sglang", "python/build/lib/sglang", True),
+        ("python/sglang", "build/lib/sglang", True),
+        ("python/sglang", "sglang", True),
+        ("sglang", "build/bdist/sglang", False),
+        (".", "build/lib/sglang", False),
+    ],
+)
+def test_other_copies_of_the_package_are_named(
+    tmp_path: Path, layout: str, copy: str, seen: bool
+) -> None:
+    build(tmp_path, layout)
+    build(tmp_path, copy)
+    tree = open_directory(tmp_path)
+    assert tree.package == PurePosixPath(layout)
+    assert tree.copies() == ((PurePosixPath(copy),) if seen else ())
+
+
+def test_what_only_looks_like_a_copy_is_not_named(tmp_path: Path) -> None:
+    build(tmp_path, "sglang")
+    (tmp_path / "build/lib/sglang").mkdir(parents=True)
+    (tmp_path / "python/sglang").mkdir(parents=True)
+    assert open_directory(tmp_path).copies() == ()

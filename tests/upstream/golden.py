@@ -18,8 +18,8 @@ else:
 EXPECTED = Path(__file__).with_name("expected.toml")
 
 HEADER = """\
-# What `status` says about each published release. Written by `python -m tests.upstream.refresh`;
-# review every change to it.
+# What `status` says about each published release and fork.
+# Written by `python -m tests.upstream.refresh`; review every change to it.
 """
 
 Entry = dict[str, Any]

@@ -60,6 +60,18 @@ RELEASES_NATIVE = (
 )
 RELEASES = (*RELEASES_TOO_OLD, *RELEASES_PATCHED, *RELEASES_NATIVE)
 
+# Published under other names: the oldest version, the newest, and two between them.
+FORKS_PATCHED = (
+    "sglang-kt==0.5.2",
+    "sglang-kt==0.6.1",
+    "sglang-kt==0.6.3",
+    "sglang-kt==0.7.2",
+    "lsglang==1.3.1",
+    "power-sglang-cuda124==1.0.2",
+)
+FORKS_NATIVE = ("lsglang==1.4.7", "lsglang==1.5.3", "lsglang==1.6.5")
+FORKS = (*FORKS_PATCHED, *FORKS_NATIVE)
+
 # Raise it when `fetch` lays releases out differently: caches of before are then refilled.
 LAYOUT = 1
 
@@ -68,15 +80,18 @@ LAYOUT = 1
 def release_tree(version: str) -> Path:
     """Return the pristine tree of a release, which nobody may write to; use `copy_tree` for that.
 
+    `version` is one of sglang, or `NAME==VERSION` for a fork, as `fetch` takes it.
+
     Any number of processes may ask at once: one downloads, the others wait. A release that cannot
     be downloaded fails the test that asked, and is never skipped.
     """
     releases = _cache_directory() / "releases"
     releases.mkdir(parents=True, exist_ok=True)
-    tree = releases / f"sglang-{version}"
+    name = version.replace("==", "-") if "==" in version else f"sglang-{version}"
+    tree = releases / name
     # Written after the tree, so that a tree without it was cut short.
-    marker = releases / f"sglang-{version}.complete"
-    with FileLock(releases / f"sglang-{version}.lock"):
+    marker = releases / f"{name}.complete"
+    with FileLock(releases / f"{name}.lock"):
         if not (marker.is_file() and marker.read_text() == _marker_text(tree)):
             marker.unlink(missing_ok=True)
             if tree.exists():

@@ -17,6 +17,8 @@ from filelock import FileLock
 
 from tests.upstream.program import Run, program
 from tests.upstream.releases import (
+    FORKS_NATIVE,
+    FORKS_PATCHED,
     RELEASES_NATIVE,
     RELEASES_PATCHED,
     copy_tree,
@@ -74,7 +76,7 @@ def patched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 # One release of every row of the table, where a whole further run on each would say no more.
 SHAPES = ["0.5.3", "0.5.3.post2", "0.5.4.post1", "0.5.8.post1", "0.5.10", "0.5.11", "0.5.12.post1"]
 
-all_patched = pytest.mark.parametrize("patched", RELEASES_PATCHED, indirect=True)
+all_patched = pytest.mark.parametrize("patched", [*RELEASES_PATCHED, *FORKS_PATCHED], indirect=True)
 every_shape = pytest.mark.parametrize("patched", SHAPES, indirect=True)
 last_patched = pytest.mark.parametrize("patched", ["0.5.12.post1"], indirect=True)
 
@@ -257,7 +259,7 @@ def native(
     return release, tree, snapshot(tree)
 
 
-@pytest.mark.parametrize("native", RELEASES_NATIVE, indirect=True)
+@pytest.mark.parametrize("native", [*RELEASES_NATIVE, *FORKS_NATIVE], indirect=True)
 def test_native_release_stays_as_it_is(
     native: tuple[str, Path, dict[str, tuple[bytes, int]]],
 ) -> None:

@@ -17,14 +17,14 @@ import torch
 from tests.simulator.sglang import VENDORED, Device, Execution
 from tests.upstream import scenarios
 from tests.upstream.program import ROOT
-from tests.upstream.releases import RELEASES_PATCHED, release_tree
+from tests.upstream.releases import FORKS_PATCHED, RELEASES_PATCHED, release_tree
 from tests.upstream.trees import patched_tree
 
 # No argument; enable_bmm; imports of DeepGEMM beside it; the dispatch key; two operators more.
 SHAPES = ("0.5.3rc2", "0.5.4.post1", "0.5.9", "0.5.11", "0.5.12.post1")
 NEW, OLD = "2.10.0", "2.8.0.post2"
 MACHINES = (
-    *((version, "2.0.0", NEW) for version in SHAPES),
+    *((version, "2.0.0", NEW) for version in (*SHAPES, "sglang-kt==0.7.2", "lsglang==1.3.1")),
     ("0.5.12.post1", "1.0.0", OLD),
     ("0.5.3rc2", "none", NEW),
     ("0.5.12.post1", "another", NEW),
@@ -159,7 +159,7 @@ def trace(tree: Path, device: Device) -> list[Any]:
 
 @pytest.mark.usefixtures("_torch_as_it_was")
 @pytest.mark.parametrize("device", ["cuda", "hip", "xpu", "cpu"])
-@pytest.mark.parametrize("version", RELEASES_PATCHED)
+@pytest.mark.parametrize("version", [*RELEASES_PATCHED, *FORKS_PATCHED])
 def test_off_the_npu_nothing_is_different(version: str, device: Device) -> None:
     expected = trace(release_tree(version), device)
     assert trace(patched_tree(version), device) == expected

@@ -17,18 +17,21 @@ from typing import Any
 import pytest
 
 from tests.simulator.sglang import Device, Execution
-from tests.upstream.releases import RELEASES_PATCHED, release_tree
+from tests.upstream.releases import FORKS_NATIVE, FORKS_PATCHED, RELEASES_PATCHED, release_tree
 from tests.upstream.trees import patched_tree
 
 GUARD_VARIABLES = ("HCCL_DETERMINISTIC", "LCCL_DETERMINISTIC")
 USER_VARIABLES = ("ASCEND_USE_FIA", "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT")
 PYTORCH_FORCED = "Sampling backend is set to pytorch for deterministic inference."
 
-KEEPS_ASCEND_SAMPLING = RELEASES_PATCHED[RELEASES_PATCHED.index("0.5.9") :]
-KEEPS_RADIX_CACHE = ("0.5.12", "0.5.12.post1")
+# The one fork that stands on an older release than 0.5.9.
+OLD_FORK = "power-sglang-cuda124==1.0.2"
+PATCHED = (*RELEASES_PATCHED, *FORKS_PATCHED)
+KEEPS_ASCEND_SAMPLING = {*PATCHED[PATCHED.index("0.5.9") :]} - {OLD_FORK}
+KEEPS_RADIX_CACHE = ("0.5.12", "0.5.12.post1", "lsglang==1.3.1")
 # The releases where upstream forgot the gate for every backend.
 NO_RADIX_GATE = ("0.5.3.post2", "0.5.3.post3")
-NATIVE = ("0.5.13", "0.5.16", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.23")
+NATIVE = ("0.5.13", "0.5.16", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.23", *FORKS_NATIVE)
 
 HANDLER_SHAPES = ("0.5.3rc2", "0.5.3.post3", "0.5.4.post1", "0.5.9", "0.5.12.post1")
 
@@ -186,7 +189,7 @@ FIELDS_WITHOUT_DATACLASS = {
 }
 
 
-@pytest.mark.parametrize("version", [*RELEASES_PATCHED, *NATIVE])
+@pytest.mark.parametrize("version", [*PATCHED, *NATIVE])
 class TestSeams:
     """The seams of the handler on an NPU."""
 
@@ -237,7 +240,7 @@ class TestSeams:
         assert run(_patched(version), disable_radix_cache=True)["disable_radix_cache"] is True
 
 
-@pytest.mark.parametrize("version", RELEASES_PATCHED)
+@pytest.mark.parametrize("version", PATCHED)
 class TestUnchanged:
     """What the patch must leave as it was."""
 
@@ -306,7 +309,7 @@ def test_the_added_radix_gate_is_for_ascend_only(version: str, backend: str) -> 
     assert result["disable_radix_cache"] is False
 
 
-@pytest.mark.parametrize("version", RELEASES_PATCHED)
+@pytest.mark.parametrize("version", PATCHED)
 def test_launch_guards_run_on_every_release(version: str) -> None:
     result = run(_patched(version), disable_cuda_graph=False, enable_torch_compile=True)
     assert result["disable_cuda_graph"] is True

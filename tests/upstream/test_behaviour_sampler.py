@@ -18,9 +18,19 @@ from tests.simulator.sglang import Device, Execution, murmur_hash32
 from tests.upstream.releases import release_tree
 from tests.upstream.trees import patched_tree
 
-PATCHED = ("0.5.9", "0.5.12.post1")
+PATCHED = ("0.5.9", "0.5.12.post1", "lsglang==1.3.1")
 # Not executed at length: their code must be that of a release in PATCHED.
-ALIKE = ("0.5.10rc0", "0.5.10", "0.5.10.post1", "0.5.11", "0.5.12")
+ALIKE = (
+    "0.5.10rc0",
+    "0.5.10",
+    "0.5.10.post1",
+    "0.5.11",
+    "0.5.12",
+    "sglang-kt==0.5.2",
+    "sglang-kt==0.6.1",
+    "sglang-kt==0.6.3",
+    "sglang-kt==0.7.2",
+)
 # Upstream's own adaptation, whose draw depends on the neighbours' parameters.
 NATIVE = ("0.5.13",)
 

@@ -8,6 +8,9 @@ import pytest
 from tests.upstream.golden import EXPECTED, observe, read_expected, render
 from tests.upstream.program import SEAMS, program
 from tests.upstream.releases import (
+    FORKS,
+    FORKS_NATIVE,
+    FORKS_PATCHED,
     RELEASES,
     RELEASES_NATIVE,
     RELEASES_PATCHED,
@@ -59,6 +62,15 @@ STATUSES = {
     "0.5.21": "U U U U U U N U U",
     "0.5.22": "U U U U U U N U U",
     "0.5.23": "U U U U U U N U U",
+    "sglang-kt==0.5.2": "A W A N A A N A A",
+    "sglang-kt==0.6.1": "A W A N A A N A A",
+    "sglang-kt==0.6.3": "A W A N A A N A A",
+    "sglang-kt==0.7.2": "A W A N A A N A A",
+    "lsglang==1.3.1": "A A A A A A A A A",
+    "power-sglang-cuda124==1.0.2": "A W W N A W N A A",
+    "lsglang==1.4.7": "U U U U U U N U U",
+    "lsglang==1.5.3": "U U U U U U N U U",
+    "lsglang==1.6.5": "U U U U U U N U U",
 }
 
 # The last native release that has each gap; every one is there from 0.5.13 on.
@@ -78,6 +90,9 @@ LAST_RELEASE_WITH_GAP = {
     "deepseek_refused": "0.5.16",
 }
 
+# A native fork follows the development branch, and has the gaps of the release cut next to it.
+GAPS_AS_IN = {"lsglang==1.4.7": "0.5.17", "lsglang==1.5.3": "0.5.18", "lsglang==1.6.5": "0.5.21"}
+
 
 def expected_statuses(release: str) -> dict[str, str]:
     letters = STATUSES[release].split()
@@ -85,7 +100,7 @@ def expected_statuses(release: str) -> dict[str, str]:
 
 
 def expected_gaps(release: str) -> set[str]:
-    position = RELEASES_NATIVE.index(release)
+    position = RELEASES_NATIVE.index(GAPS_AS_IN.get(release, release))
     return {
         gap
         for gap, last in LAST_RELEASE_WITH_GAP.items()
@@ -99,8 +114,9 @@ def expected() -> dict[str, dict[str, Any]]:
 
 
 def test_golden_table_has_every_release_in_order(expected: dict[str, dict[str, Any]]) -> None:
-    assert tuple(expected) == RELEASES
-    assert tuple(STATUSES) == RELEASES_PATCHED + RELEASES_NATIVE
+    assert tuple(expected) == RELEASES + FORKS
+    assert tuple(STATUSES) == RELEASES_PATCHED + RELEASES_NATIVE + FORKS
+    assert tuple(GAPS_AS_IN) == FORKS_NATIVE
     assert (len(RELEASES_TOO_OLD), len(RELEASES_PATCHED), len(RELEASES_NATIVE)) == (2, 26, 13)
 
 
@@ -116,7 +132,7 @@ def test_golden_table_agrees_with_the_statuses_spelled_out(
     assert expected[release]["exit"] == 0
 
 
-@pytest.mark.parametrize("release", RELEASES_NATIVE)
+@pytest.mark.parametrize("release", [*RELEASES_NATIVE, *FORKS_NATIVE])
 def test_golden_table_agrees_with_the_gaps_spelled_out(
     expected: dict[str, dict[str, Any]], release: str
 ) -> None:
@@ -125,7 +141,7 @@ def test_golden_table_agrees_with_the_gaps_spelled_out(
     assert expected[release]["changed"] == expected[release]["added"] == []
 
 
-@pytest.mark.parametrize("release", RELEASES_PATCHED)
+@pytest.mark.parametrize("release", [*RELEASES_PATCHED, *FORKS_PATCHED])
 def test_golden_table_has_gaps_only_on_native_releases(
     expected: dict[str, dict[str, Any]], release: str
 ) -> None:
@@ -141,7 +157,7 @@ def test_golden_table_refuses_what_is_too_old(
     assert expected[release] == {"exit": 4}
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", [*RELEASES, *FORKS])
 def test_release_has_the_golden_status(expected: dict[str, dict[str, Any]], release: str) -> None:
     assert observe(release) == expected[release]
 

@@ -1,7 +1,8 @@
 """Write a change set to a directory: every file or none.
 
-The promise: when `commit` returns, all files have their new bytes; when it raises, all have the
-bytes they had, apart from what another program changed meanwhile. Its limit: a process that is
+The promise: when `commit` returns, all files have their new bytes and no compiled form of an old
+one is left beside them; when it raises, all have the bytes they had, apart from what another
+program changed meanwhile. Its limit: a process that is
 killed between two replacements (SIGKILL, power) leaves some files new and some old; each file is
 whole, and running `apply` again completes the change.
 """
@@ -51,6 +52,7 @@ def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
     made: list[Path] = []
     writes: list[_Write] = []
     done: list[_Write] = []
+    removed: list[tuple[Path, Path]] = []
     with _deferred_signals() as pending:
         try:
             # New modules first, so that no edited file ever calls one that is missing.
@@ -68,18 +70,27 @@ def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
                 done.append(write)
             for write in done:
                 with _naming(write.change):
+                    _put_aside(_compiled(base / write.change.path), removed)
+            for write in done:
+                with _naming(write.change):
                     _check_written(write)
             verify()
             if pending:
                 raise Interrupted(pending[0])
         except BaseException as error:
             lost = _restore(done)
+            for compiled, aside in removed:
+                with contextlib.suppress(OSError):
+                    aside.replace(compiled)
             _clean([write for write in writes if write not in lost], made)
             if lost:
                 kept = ", ".join(f"{write.change.path} (kept in {write.backup})" for write in lost)
                 raise Refused(f"{error}; but these files could not be restored: {kept}") from error
             raise
         _clean(writes, [])
+        for _, aside in removed:
+            with contextlib.suppress(OSError):
+                aside.unlink()
 
 
 @contextlib.contextmanager
@@ -117,7 +128,7 @@ def _prepare(base: Path, change: FileChange, made: list[Path], writes: list[_Wri
     if before is not None and hasattr(os, "chown"):
         with contextlib.suppress(OSError):
             os.chown(temporary, before.st_uid, before.st_gid)
-    temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~_umask())
+    temporary.chmod(stat.S_IMODE(before.st_mode) if before else 0o666 & ~umask())
     _date(temporary, before)
     if backup is not None:
         try:
@@ -136,6 +147,40 @@ def _check_unchanged(write: _Write) -> None:
             f"{write.change.path}: changed while it was being patched; nothing was changed; "
             "run again when no other program writes to the tree"
         )
+
+
+def _compiled(source: Path) -> list[Path]:
+    """List what Python may run in a source's place.
+
+    An unchecked hash-based `.pyc` (PEP 552) is taken whatever the source says, and one of before
+    `__pycache__` as soon as the source is missing.
+    """
+    if source.suffix != ".py":
+        return []
+    cached = source.parent / "__pycache__"
+    beside = sorted(cached.iterdir()) if cached.is_dir() else []
+    found = [path for path in beside if _is_compiled(path.name, source.stem)]
+    legacy = source.with_suffix(".pyc")
+    return [*found, legacy] if os.path.lexists(legacy) else found
+
+
+def _is_compiled(name: str, stem: str) -> bool:
+    return name.startswith(f"{stem}.") and name.endswith(".pyc")
+
+
+def _put_aside(compiled: list[Path], removed: list[tuple[Path, Path]]) -> None:
+    for path in compiled:
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=".back", dir=path.parent
+        )
+        os.close(descriptor)
+        aside = Path(name)
+        try:
+            path.replace(aside)
+        except OSError:
+            aside.unlink()
+            raise
+        removed.append((path, aside))
 
 
 def _check_written(write: _Write) -> None:
@@ -195,7 +240,8 @@ def _deferred_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Tell the mask of the process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

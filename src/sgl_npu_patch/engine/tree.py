@@ -32,6 +32,10 @@ class SourceTree(Protocol):
     package: PurePosixPath
     revision: str | None
 
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """List the folders of other copies of the package, sorted."""
+        ...
+
     def containing(
         self, needle: bytes, among: Iterable[PurePosixPath] | None = None
     ) -> tuple[PurePosixPath, ...]:
@@ -82,6 +86,36 @@ class DirectoryTree:
             return self._read(path.as_posix())
         except FileNotFoundError:
             return None
+
+    def metadata(self) -> tuple[PurePosixPath, ...]:
+        """List the `*.dist-info` folders beside the package, as far as they are in the tree.
+
+        Raises:
+            Refused: the folder cannot be listed.
+        """
+        if self.package == PurePosixPath():
+            return ()
+        beside = self.package.parent
+        try:
+            names = sorted(path.name for path in (self.root / beside).iterdir())
+        except OSError as error:
+            raise Refused(f"{beside}: cannot be listed: {error.strerror}") from error
+        return tuple(beside / name for name in names if name.endswith(".dist-info"))
+
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """List other copies of the package in the tree, which nothing here reads or patches.
+
+        Upstream's packaging leaves them in `build`, and several wheels of forks ship that folder.
+        """
+        found = {PurePosixPath(layout) for layout in _LAYOUTS[:-1]}
+        for folder in {PurePosixPath(), self.package.parent}:
+            built = self.root.joinpath(folder, "build").glob("lib*/sglang")
+            found.update(PurePosixPath(path.relative_to(self.root).as_posix()) for path in built)
+        return tuple(
+            path
+            for path in sorted(found - {self.package})
+            if self.package != PurePosixPath() and self.root.joinpath(path, "srt").is_dir()
+        )
 
     def _read(self, name: str) -> bytes:
         data = self._data.get(name)

@@ -26,6 +26,7 @@ def document(tree: SourceTree, plan: Plan) -> dict[str, Any]:
         "outcomes": [_outcome(outcome) for outcome in plan.outcomes],
         "changed": [path.as_posix() for path in plan.changes.changed],
         "added": [path.as_posix() for path in plan.changes.added],
+        "copies": [path.as_posix() for path in tree.copies()],
     }
 
 

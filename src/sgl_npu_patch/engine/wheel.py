@@ -1,0 +1,298 @@
+"""Read a wheel as a tree, and write it anew with a change set in it."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from sgl_npu_patch.engine.archive import check_members, find_copies
+from sgl_npu_patch.engine.commit import umask
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.record import digest_of, line_of
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.overlay import ChangeSet
+
+PACKAGE = PurePosixPath("sglang")
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""The earliest date that a zip archive can hold: the result must not depend on the day."""
+_LEVEL = 6
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")
+_VERSION = re.compile(rb"^Version:[ \t]*([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class WheelTree:
+    """Read the package from a wheel; ``distribution`` is the name as the wheel spells it."""
+
+    path: Path
+    archive: zipfile.ZipFile
+    distribution: str
+    version: Version
+    info: str
+    label: str
+    members: dict[str, zipfile.ZipInfo]
+    package: PurePosixPath = PACKAGE
+    revision: str | None = None
+    _data: dict[str, bytes] = field(default_factory=dict)
+
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """List other copies of the package; see `SourceTree.copies`."""
+        return find_copies(self.members)
+
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """Search the package's files; see `SourceTree.containing`."""
+        names = self._sources() if among is None else [path.as_posix() for path in among]
+        return tuple(sorted(PurePosixPath(name) for name in names if needle in self._read(name)))
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes; see `SourceTree.read`."""
+        name = path.as_posix()
+        return self._read(name) if name in self.members else None
+
+    def content(self, name: str) -> bytes:
+        """Give a member's bytes without keeping them.
+
+        Raises:
+            Refused: the member is damaged or encrypted.
+        """
+        with _readable(self.path, name):
+            return self.archive.read(self.members[name])
+
+    def _sources(self) -> Iterator[str]:
+        for name in self.members:
+            first, *inner = name.split("/")
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in inner)
+            if first == PACKAGE.name and name.endswith(".py") and not hidden:
+                yield name
+
+    def _read(self, name: str) -> bytes:
+        if name not in self._data:
+            self._data[name] = self.content(name)
+        return self._data[name]
+
+
+def open_wheel(path: Path) -> WheelTree:
+    """Open a wheel that holds the package and whose metadata agrees with its name.
+
+    Raises:
+        Refused: it is no wheel, a hostile one, damaged, or holds no SGLang.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+    except (InvalidWheelFilename, InvalidVersion) as error:
+        raise Refused(f"{path}: is not named as a wheel is: {error}") from error
+    with _readable(path):
+        archive = zipfile.ZipFile(path)
+    listed = [member for member in archive.infolist() if not member.is_dir()]
+    check_members(path.name, listed)
+    members = {member.filename: member for member in listed}
+    infos = {top for top, _, _ in (n.partition("/") for n in members) if top.endswith(".dist-info")}
+    if len(infos) != 1:
+        found = ", ".join(sorted(infos)) or "none"
+        raise Refused(f"{path}: holds {found} where a wheel has one .dist-info folder")
+    info = infos.pop()
+    spelled, _, rest = info.removesuffix(".dist-info").rpartition("-")
+    missing = [n for n in ("METADATA", "WHEEL", "RECORD") if f"{info}/{n}" not in members]
+    if missing:
+        raise Refused(f"{path}: {info} has no {', '.join(missing)}")
+    tree = WheelTree(path, archive, spelled, version, info, str(path), members)
+    stated = _VERSION.search(_header(tree.content(f"{info}/METADATA")))
+    given = (rest, stated[1].decode("ascii", "replace").strip() if stated else "")
+    if canonicalize_name(spelled) != name or not all(_same(each, version) for each in given):
+        raise Refused(f"{path}: the name, {info} and the version in METADATA do not agree")
+    srt = f"{PACKAGE}/srt/"
+    if f"{PACKAGE}/__init__.py" not in members or not any(n.startswith(srt) for n in members):
+        raise Refused(f"{path}: holds no package `{PACKAGE}`: it is not a wheel of SGLang")
+    return tree
+
+
+def target_of(tree: WheelTree, out: Path, local: str) -> Path:
+    """Tell where the patched wheel goes: into a folder, or to a path of the very name it must have.
+
+    Raises:
+        Refused: there is something at that place, or the name is another one.
+    """
+    _, _, *tags = tree.path.name.split("-")
+    name = "-".join([tree.distribution, str(new_version(tree.version, local)), *tags])
+    named = out.suffix == ".whl" and not out.is_dir()
+    target = out if named else out / name
+    if named and out.name != name:
+        raise Refused(f"{out}: installers take the version from the name, which must be {name}")
+    if os.path.lexists(target):
+        raise Refused(f"{target}: exists already and is not overwritten; remove it first")
+    if not named and out.exists() and not out.is_dir():
+        raise Refused(f"{out}: is neither a folder nor named as a wheel is")
+    return target
+
+
+def new_version(version: Version, local: str) -> Version:
+    """Add a local version suffix, once; an existing local part is kept in front of it."""
+    public, _, present = str(version).partition("+")
+    if present == local or present.endswith(f".{local}"):
+        return version
+    return Version(f"{public}+{present}.{local}" if present else f"{public}+{local}")
+
+
+def write_wheel(tree: WheelTree, changes: ChangeSet, target: Path, local: str) -> list[str]:
+    """Write the wheel with a change set in it; the same input gives the same bytes.
+
+    Signatures are dropped, for they would not hold any more, and so are compiled forms of changed
+    files. Gives the names of what was dropped.
+
+    Raises:
+        Refused: a member differs from RECORD, or the target cannot be written.
+    """
+    version = new_version(tree.version, local)
+    after = {change.path.as_posix(): change.after for change in changes.changes}
+    dropped = [name for name in tree.members if _is_dropped(tree, name, after)]
+    names = sorted({*tree.members, *after} - {*dropped, f"{tree.info}/RECORD"})
+    # Metadata last, as the format recommends: tools find it without reading the whole archive.
+    names.sort(key=lambda name: name.startswith(f"{tree.info}/"))
+
+    contents = _contents(tree, names, after, version)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, scratch = tempfile.mkstemp(
+            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
+        )
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                _pack(file, contents, _renamed(tree, f"{tree.info}/RECORD", version))
+                _check_packed(file, after)
+            Path(scratch).chmod(0o666 & ~umask())
+            _publish(Path(scratch), target)
+        finally:
+            Path(scratch).unlink(missing_ok=True)
+    except OSError as error:
+        raise Refused(f"{target}: cannot be written: {error.strerror}") from error
+    return dropped
+
+
+def _contents(
+    tree: WheelTree, names: Iterable[str], after: Mapping[str, bytes], version: Version
+) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+    listed = _hashes(tree)
+    for name in names:
+        original = tree.members.get(name)
+        content = b"" if original is None else tree.content(name)
+        if original is not None:
+            _check_hash(tree, name, content, listed)
+        content = after.get(name, content)
+        if name == f"{tree.info}/METADATA":
+            content = _with_version(content, version)
+        yield _entry(_renamed(tree, name, version), original), content
+
+
+def _pack(file: IO[bytes], contents: Iterable[tuple[zipfile.ZipInfo, bytes]], record: str) -> None:
+    rows = []
+    with zipfile.ZipFile(file, "w") as archive:
+        for entry, content in contents:
+            archive.writestr(entry, content, compresslevel=_LEVEL)
+            rows.append(line_of(entry.filename, content))
+        data = "".join([*rows, line_of(record)]).encode("utf-8", "surrogateescape")
+        archive.writestr(_entry(record, None), data, compresslevel=_LEVEL)
+
+
+def _check_packed(file: IO[bytes], after: Mapping[str, bytes]) -> None:
+    with zipfile.ZipFile(file) as archive:
+        damaged = [name for name, content in after.items() if archive.read(name) != content]
+        if damaged or archive.testzip() is not None:
+            raise Refused("the new wheel reads back differently; nothing was written")
+
+
+def _publish(scratch: Path, target: Path) -> None:
+    try:
+        # Unlike a rename, this fails if somebody else wrote the target meanwhile.
+        target.hardlink_to(scratch)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):
+        if target.exists():
+            raise
+        scratch.rename(target)
+
+
+@contextmanager
+def _readable(path: Path, name: str = "") -> Iterator[None]:
+    """Say which file or member it is that cannot be read."""
+    what = f"{path}: {name}" if name else f"{path}"
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise Refused(f"{what}: is not readable as a wheel: {error}") from error
+    except OSError as error:
+        raise Refused(f"{what}: cannot be read: {error.strerror}") from error
+
+
+def _same(text: str, version: Version) -> bool:
+    with suppress(InvalidVersion):
+        return Version(text) == version
+    return False
+
+
+def _header(metadata: bytes) -> bytes:
+    return re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0]
+
+
+def _with_version(metadata: bytes, version: Version) -> bytes:
+    # A description may have a line that looks the same, but only after the header.
+    return _VERSION.sub(f"Version: {version}".encode(), metadata, count=1)
+
+
+def _is_dropped(tree: WheelTree, name: str, after: Iterable[str]) -> bool:
+    if name in {f"{tree.info}/{signature}" for signature in _SIGNATURES}:
+        return True
+    if not name.endswith(".pyc"):
+        return False
+    path = PurePosixPath(name)
+    folder = path.parent.parent if path.parent.name == "__pycache__" else path.parent
+    return (folder / f"{path.name.partition('.')[0]}.py").as_posix() in after
+
+
+def _renamed(tree: WheelTree, name: str, version: Version) -> str:
+    top, slash, rest = name.partition("/")
+    stem = tree.info.removesuffix(".dist-info")
+    for kind in (".dist-info", ".data"):
+        if slash and top == f"{stem}{kind}":
+            return f"{tree.distribution}-{version}{kind}/{rest}"
+    return name
+
+
+def _entry(name: str, original: zipfile.ZipInfo | None) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _DATE)
+    runs = original is not None and original.external_attr >> 16 & 0o111
+    entry.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
+    entry.create_system = 3
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def _hashes(tree: WheelTree) -> dict[str, str]:
+    text = tree.content(f"{tree.info}/RECORD").decode("utf-8", "surrogateescape")
+    rows = [next(csv.reader([line]), []) for line in text.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) > 1}
+
+
+def _check_hash(tree: WheelTree, name: str, content: bytes, listed: dict[str, str]) -> None:
+    """Compare with RECORD: a new one must not bless what was damaged or slipped in."""
+    expected = listed.get(name, "").rstrip("=")
+    algorithm = expected.partition("=")[0]
+    known = algorithm in ("sha256", "sha384", "sha512")
+    if known and digest_of(content, algorithm) != expected:
+        raise Refused(f"{tree.path}: {name} is not what RECORD says; nothing was written")
