@@ -86,6 +86,9 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
             found="one that gives something else",
             action='make that branch give "NPU"',
         )
+    flat = _before_raise(node)
+    if flat is not None:
+        return flat
     found = [
         branch
         for branch in branches
@@ -115,6 +118,31 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
         orelse=last.orelse,
     )
     return nodes.swap(node, last, last.with_changes(orelse=branch))
+
+
+def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
+    """Put an ``if is_npu()`` in front of a final ``raise`` that follows an ``if`` which returns."""
+    assert isinstance(node, cst.FunctionDef)
+    *_, above, last = (None, None, *node.body.body)
+    if (
+        nodes.small(last, cst.Raise) is None
+        or not isinstance(above, cst.If)
+        or above.orelse is not None
+        or last is None
+    ):
+        return None
+    *before, end = above.body.body
+    given = nodes.assigned(before[0]) if len(before) == 1 else None
+    returned = nodes.small(end, cst.Return)
+    if returned is None:
+        return None
+    if given is not None and nodes.dotted(returned.value) == given[0]:
+        text = f'if is_npu():\n    {given[0]} = "NPU"\n    return {given[0]}\n'
+    elif not before:
+        given, text = ("", returned.value or cst.Name("None")), 'if is_npu():\n    return "NPU"\n'
+    if given is None or nodes.string(given[1]) not in ("CUDA", "XPU"):
+        return None
+    return nodes.insert(node, last, before=nodes.block(text))
 
 
 def _asks_npu(branch: cst.If) -> bool:

@@ -19,8 +19,9 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods import sampler as _sampler
+from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.engine import nodes
-from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
 from sgl_npu_patch.engine.view import View
@@ -44,7 +45,18 @@ def targets(view: View) -> Sequence[Target]:
     """Find the function that sets the sampling backend."""
     if view.has(OVERRIDE, "function"):
         return (Target(view.find_function(OVERRIDE), add_guard),)
-    return (Target(_places.handler(view), add_guard),)
+    spot = _places.handler(view)
+    if not any(_forces(step) for step in nodes.steps(spot.node)):
+        with Located(spot.site):
+            held = [
+                (part, branch)
+                for part, branch in _places.parts(view, spot)
+                if any(_forces(step) for step in branch.steps())
+            ]
+        if len(held) == 1:
+            part, branch = held[0]
+            return (Target(part, lambda node: _guard(node, branch)),)
+    return (Target(spot, add_guard),)
 
 
 def keeps_ascend(node: cst.CSTNode) -> bool:
@@ -65,9 +77,12 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
 def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     """Put the assignment and its warning under ``if ... != "ascend"``."""
     assert isinstance(node, cst.FunctionDef)
+    return node if keeps_ascend(node) else _guard(node, _places.enabled_branch(node))
+
+
+def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
     if keeps_ascend(node):
         return node
-    branch = _places.enabled_branch(node)
     found = [step for step in nodes.steps(node) if _forces(step)]
     step = nodes.only(
         found,
@@ -78,7 +93,7 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
             action="see where the sampling backend is set now and adapt this codemod",
         ),
     )
-    if step.above[1:] != ((branch, True),) or not _warns(step.next):
+    if not branch.runs(step) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected="a direct child of the if, followed by its logger.warning",
