@@ -151,11 +151,7 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             found=f"another use of {DISABLED}",
             action="check by hand that the radix cache is off for ascend, and say so in the code",
         )
-    found = [
-        step.node
-        for step in branch.steps()
-        if branch.runs(step) and _checks_backend(step)
-    ]
+    found = [step.node for step in branch.steps() if branch.runs(step) and _checks_backend(step)]
     check = nodes.only(
         found,
         lambda count: AnchorError(

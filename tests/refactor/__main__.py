@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> int:
     wrong = 0
     for index, version in enumerate(SHAPES):
         share(version)
+        print(version, file=sys.stderr, flush=True)
         for kind in kinds:
             each, more = divmod(chosen.per_kind, len(SHAPES))
             for case in cases(kind, version, each + (index < more), chosen.seed):
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
                 results[kind][verdict.partition(":")[0]] += 1
                 if verdict.startswith("wrong"):
                     wrong += 1
-                    print(f"{kind} {version} {case.touched}: {verdict}")
+                    print(f"{kind} {version} {case.touched}: {verdict}", flush=True)
                 elif chosen.v and verdict != "right":
                     results[kind][f"  {case.touched}: {verdict}"] += 1
     for kind, counts in results.items():

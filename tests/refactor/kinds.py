@@ -78,7 +78,9 @@ def moved_to_module(rng: Random, version: str) -> Case:
         return Case(version, name, files)
     head = "" if name in LISTS else _head(text, place)
     files[path] = f"{head}\n\n{place.text}".encode()
-    line = rng.choice((f"from {module} import {name}\n", f"from {module} import (\n    {name},\n)\n"))
+    line = rng.choice(
+        (f"from {module} import {name}\n", f"from {module} import (\n    {name},\n)\n")
+    )
     if rng.random() < 0.5:
         edits = [(place.block.start, place.block.end, line)]
     else:
@@ -122,7 +124,9 @@ def locals_renamed(rng: Random, version: str) -> Case:
     """Rename up to three local variables of a function."""
     place = _some(rng, version, FUNCTIONS)
     tree, text = _parsed(place)
-    shared = {n for s in ast.walk(tree) if isinstance(s, ast.Global | ast.Nonlocal) for n in s.names}
+    shared = {
+        n for s in ast.walk(tree) if isinstance(s, ast.Global | ast.Nonlocal) for n in s.names
+    }
     stored = {
         n.id
         for n in ast.walk(tree)
@@ -373,12 +377,15 @@ def early_returns(rng: Random, version: str) -> Case:
     function = _function(tree)
     changed = ast.unparse(function)
     body = function.body
-    index = next((i for i, s in enumerate(body) if isinstance(s, ast.If) and i >= len(body) - 2), -1)
+    index = next(
+        (i for i, s in enumerate(body) if isinstance(s, ast.If) and i >= len(body) - 2), -1
+    )
     if place.block.name == HANDLER:
         index = next(
             i
             for i, s in enumerate(body)
-            if isinstance(s, ast.If) and ast.unparse(s.test) == "self.enable_deterministic_inference"
+            if isinstance(s, ast.If)
+            and ast.unparse(s.test) == "self.enable_deterministic_inference"
         )
         if index != len(body) - 1:
             raise LookupError(HANDLER)
@@ -423,9 +430,11 @@ def encoded(rng: Random, version: str) -> Case:
     data = text.encode(encoding)
     if "mark" in kinds:
         data = b"\xef\xbb\xbf" + data
-    return Case(version, f"{place.block.name} {' '.join(sorted(kinds))}", {
-        **base(version), place.path: data
-    })
+    return Case(
+        version,
+        f"{place.block.name} {' '.join(sorted(kinds))}",
+        {**base(version), place.path: data},
+    )
 
 
 KINDS: dict[str, Callable[[Random, str], Case]] = {

@@ -8,7 +8,7 @@ import difflib
 import re
 import symtable
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -75,29 +75,40 @@ def meanings(files: Files, case: Case) -> dict[str, tuple[str, PurePosixPath]]:
     """Give every judged definition in a normal form, and where it stands."""
     paths = {place.path for place in places(case.version).values()}
     found: dict[str, tuple[str, PurePosixPath]] = {}
+    renamed = tuple(sorted(case.renamed.items()))
     for path, data in files.items():
-        if path not in paths and NOTED not in path.name:
-            continue
-        tree = ast.parse(data)
-        functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-        for node in [*tree.body, *(n for c in tree.body for n in getattr(c, "body", []))]:
-            if isinstance(node, ast.FunctionDef) and node.name in JUDGED:
-                if node.name == "forward" and SAMPLER_METHODS[0] not in ast.unparse(node):
-                    continue
-                if node.name == PREFILL and "ascend_backend" not in path.name and NOTED not in str(
-                    path
-                ):
-                    continue
-                found[node.name] = (_normal(node, functions, case.renamed), path)
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-                name = ast.unparse(target)
-                if name in LISTS and node.value is not None:
-                    entries = sorted(set(ast.literal_eval(node.value)) - case.added)
-                    found[name] = (repr(entries), path)
-    added = {p: d for p, d in files.items() if "batch_invariant_ops/" in str(p) and "npu/" in str(p)}
-    for path, data in added.items():
-        found[path.name] = (str(hash(data)), path)
+        if path in paths or NOTED in path.name:
+            found.update(_meanings_of(path, data, renamed, case.added))
+        elif "batch_invariant_ops/" in str(path) and "npu/" in str(path):
+            found[path.name] = (str(hash(data)), path)
+    return found
+
+
+@lru_cache(maxsize=40)
+def _meanings_of(
+    path: PurePosixPath,
+    data: bytes,
+    renamed: tuple[tuple[str, str], ...],
+    entries_added: frozenset[str],
+) -> dict[str, tuple[str, PurePosixPath]]:
+    tree = ast.parse(data)
+    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    found: dict[str, tuple[str, PurePosixPath]] = {}
+    for node in [*tree.body, *(n for c in tree.body for n in getattr(c, "body", []))]:
+        if isinstance(node, ast.FunctionDef) and node.name in JUDGED:
+            attention = "ascend_backend" in path.name or NOTED in path.name
+            if (node.name == PREFILL and not attention) or (
+                node.name == "forward" and SAMPLER_METHODS[0] not in ast.unparse(node)
+            ):
+                continue
+            found[node.name] = (_normal(node, functions, dict(renamed)), path)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            name = ast.unparse(target)
+            if name in LISTS and node.value is not None:
+                entries: list[str] = ast.literal_eval(node.value)
+                assert len(set(entries)) == len(entries)
+                found[name] = (repr(sorted(set(entries) - entries_added)), path)
     return found
 
 
@@ -130,9 +141,7 @@ class _Normal(ast.NodeTransformer):
         node.returns = None
         defaults = len(node.args.defaults)
         arguments = node.args.args
-        values: list[ast.expr | None] = [None] * (len(arguments) - defaults) + [
-            *node.args.defaults
-        ]
+        values: list[ast.expr | None] = [None] * (len(arguments) - defaults) + [*node.args.defaults]
         pairs = [
             (a, d)
             for a, d in (
@@ -181,9 +190,7 @@ def _without_noted(node: Any, functions: Mapping[str, ast.FunctionDef]) -> Any:
     return node
 
 
-def _kept(
-    block: Sequence[ast.stmt], functions: Mapping[str, ast.FunctionDef]
-) -> list[ast.stmt]:
+def _kept(block: Sequence[ast.stmt], functions: Mapping[str, ast.FunctionDef]) -> list[ast.stmt]:
     kept: list[ast.stmt] = []
     for statement in block:
         head = statement.test if isinstance(statement, ast.If) else statement

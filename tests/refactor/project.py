@@ -71,6 +71,9 @@ def _overlay(files: Mapping[PurePosixPath, bytes]) -> Overlay:
     overlay = Overlay(MemoryTree(files))
     kept = {key: s for key, s in _SHARED.sources.items() if files.get(key[0]) == key[1]}
     overlay.cache.sources.update(kept)
+    if len(_SHARED.modules) > 500:
+        _SHARED.modules.clear()
+    overlay.cache.modules = _SHARED.modules
     return overlay
 
 
@@ -106,9 +109,9 @@ class Place:
             None,
         )
 
-    def rewritten(self, files: Mapping[PurePosixPath, bytes], text: str) -> dict[
-        PurePosixPath, bytes
-    ]:
+    def rewritten(
+        self, files: Mapping[PurePosixPath, bytes], text: str
+    ) -> dict[PurePosixPath, bytes]:
         """Give the files with another text in the definition's place."""
         whole = self.source.text[: self.block.start] + text + self.source.text[self.block.end :]
         return {**files, self.path: whole.encode()}

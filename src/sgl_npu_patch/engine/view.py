@@ -62,10 +62,14 @@ class Spot:
 
 @dataclass(slots=True)
 class View:
-    """Look at a package through an overlay and edit it there; ``sites`` collects the edits."""
+    """Look at a package through an overlay and edit it there.
+
+    ``sites`` collects the edits; ``last`` is the place of the spot that was found last.
+    """
 
     overlay: Overlay
     sites: list[Site]
+    last: Site | None = None
 
     @property
     def package(self) -> PurePosixPath:
@@ -267,7 +271,7 @@ class View:
 
     def _spot(self, source: Source, block: Block) -> Spot:
         text = source.cut(block)
-        site = Site(source.path, block.line, block.qualname)
+        self.last = site = Site(source.path, block.line, block.qualname)
         nodes: Sequence[cst.CSTNode] = self._faithful(text, source.newline, site).body
         if text[:1] in " \t":
             nodes = cast(cst.ClassDef, nodes[0]).body.body
