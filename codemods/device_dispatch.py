@@ -131,7 +131,7 @@ def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
         or last is None
     ):
         return None
-    *before, end = above.body.body
+    before, end = list(above.body.body[:-1]), above.body.body[-1]
     given = nodes.assigned(before[0]) if len(before) == 1 else None
     returned = nodes.small(end, cst.Return)
     if returned is None:

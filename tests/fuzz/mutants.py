@@ -49,9 +49,7 @@ def seam_files(version: str) -> dict[PurePosixPath, bytes]:
     found = {}
     paths = {place.path for place in places(version).values()}
     for path, data in base(version).items():
-        if path in paths:
-            found[path] = _trimmed(path, data)
-        elif "utils" in path.parts or path.name in ("utils.py", "__init__.py"):
+        if path in paths or "utils" in path.parts or path.name in ("utils.py", "__init__.py"):
             found[path] = _trimmed(path, data)
     return found
 

@@ -15,6 +15,7 @@ from random import Random
 
 import black
 
+from sgl_npu_patch.engine.source import read_source
 from tests.refactor.project import (
     DISPATCH,
     FUNCTIONS,
@@ -28,7 +29,6 @@ from tests.refactor.project import (
     base,
     places,
 )
-from sgl_npu_patch.engine.source import read_source
 
 Edit = tuple[int, int, str]
 """Replace the characters from the first offset to the second."""
@@ -93,7 +93,7 @@ def moved_to_module(rng: Random, version: str) -> Case:
 def moved_to_base(rng: Random, version: str) -> Case:
     """Move a method to a new base class, in its own file or another."""
     place = _some(rng, version, (HANDLER, *SAMPLER_METHODS, "forward_extend"))
-    source, text, owner = place.source, place.source.text, place.owner
+    text, owner = place.source.text, place.owner
     assert owner is not None
     name = f"Noted{rng.choice(('Base', 'Mixin'))}{rng.randrange(99)}"
     files = dict(base(version))

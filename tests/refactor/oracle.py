@@ -131,7 +131,7 @@ class _Normal(ast.NodeTransformer):
     def __init__(self, renamed: Mapping[str, str]) -> None:
         self.renamed = renamed
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         kept = [
             d
             for d in node.decorator_list
@@ -164,15 +164,15 @@ class _Normal(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Name(self.renamed.get(node.id, node.id), node.ctx)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         self.generic_visit(node)
         assert node.value is not None
         return ast.copy_location(ast.Assign([node.target], node.value), node)
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         for keyword in list(node.keywords):
             if keyword.arg in ("positions", "sampling_seed"):
