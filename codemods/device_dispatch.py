@@ -132,16 +132,17 @@ def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
     ):
         return None
     before, end = list(above.body.body[:-1]), above.body.body[-1]
-    given = nodes.assigned(before[0]) if len(before) == 1 else None
     returned = nodes.small(end, cst.Return)
-    if returned is None:
+    if returned is None or len(before) > 1:
         return None
-    if given is not None and nodes.dotted(returned.value) == given[0]:
-        text = f'if is_npu():\n    {given[0]} = "NPU"\n    return {given[0]}\n'
-    elif not before:
-        given, text = ("", returned.value or cst.Name("None")), 'if is_npu():\n    return "NPU"\n'
-    if given is None or nodes.string(given[1]) not in ("CUDA", "XPU"):
+    name, value = (nodes.assigned(before[0]) if before else None) or ("", returned.value)
+    if nodes.string(value) not in ("CUDA", "XPU"):
         return None
+    if before and nodes.dotted(returned.value) != name:
+        return None
+    text = f'if is_npu():\n    {name} = "NPU"\n    return {name}\n'
+    if not before:
+        text = 'if is_npu():\n    return "NPU"\n'
     return nodes.insert(node, last, before=nodes.block(text))
 
 
