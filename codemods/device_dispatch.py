@@ -123,12 +123,12 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
 def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
     """Put an ``if is_npu()`` in front of a final ``raise`` that follows an ``if`` which returns."""
     assert isinstance(node, cst.FunctionDef)
-    *_, above, last = (None, None, *node.body.body)
+    statements = list(node.body.body)
+    last, above = statements[-1], statements[-2] if len(statements) > 1 else None
     if (
         nodes.small(last, cst.Raise) is None
         or not isinstance(above, cst.If)
         or above.orelse is not None
-        or last is None
     ):
         return None
     before, end = list(above.body.body[:-1]), above.body.body[-1]
