@@ -144,13 +144,13 @@ def judge_files(files: Files, path: PurePosixPath, texts: tuple[str, ...]) -> Ve
                 reason = "; ".join(f"{o.seam}: {o.reason}" for o in plan.conflicts)
                 return Verdict(False, fair, problem, reason)
             prove(plan, DETERMINISTIC)
-            for change in plan.changes.changes:
-                if (change.path != path or compiles) and not _compiles(change.after):
-                    return Verdict(True, fair, "the result does not compile", "")
     except Refused as refusal:
         return Verdict(False, fair, "", str(refusal))
     except Exception:  # noqa: BLE001
         return Verdict(False, fair, traceback.format_exc(limit=-6), "")
+    for change in plan.changes.changes:
+        if (change.path != path or compiles) and not _compiles(change.after):
+            return Verdict(True, fair, "the result does not compile", "")
     return Verdict(True, fair, "", "")
 
 
