@@ -212,7 +212,11 @@ REFUSALS: dict[str, dict[str, Files]] = {
         },
         "another parameter": {
             OPS: batch_invariant_ops(
-                enable=_but(OPS_ENABLE, "enable_bmm: bool", "mode=1, enable_bmm")
+                enable=_but(
+                    _but(OPS_ENABLE, "enable_bmm: bool", "mode=1, enable_bmm: bool"),
+                    "triton_mm,",
+                    "triton_mm[mode],",
+                )
             )
         },
         "no global": {
