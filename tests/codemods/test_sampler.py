@@ -142,8 +142,8 @@ def test_a_patched_sampler_is_ours() -> None:
             id="hugged parameters stay on their line",
         ),
         pytest.param(
-            "def _forward_ascend_backend(self, logits, info, s, *, m=None):",
-            "def _forward_ascend_backend(self, logits, info, s, positions: torch.Tensor, *, m=None):",
+            "def _forward_ascend_backend(self, logits, info, *, m=None):",
+            "def _forward_ascend_backend(self, logits, info, positions: torch.Tensor, *, m=None):",
             id="in front of those by keyword",
         ),
     ],
