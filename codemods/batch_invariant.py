@@ -115,7 +115,7 @@ def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
 
 def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
     """Enter and leave on an NPU by the two functions above, also when an exception passes."""
-    names = [p.name.value for p in nodes.parameters(node)]
+    names = _parameters(node)
     yields = [
         found
         for statement in node.body.body
@@ -124,7 +124,7 @@ def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.Func
     ]
     managed = any(nodes.last_name(d.decorator) == "contextmanager" for d in node.decorators)
     bare = len(yields) == 1 and yields[0].value is None and managed
-    if len(names) != 1 or len(_parameters(node)) != 1 or not bare:
+    if len(names) != 1 or not bare:
         raise AnchorError(
             sought=SCOPED,
             expected="a context manager with one parameter and one yield of nothing",
@@ -176,7 +176,15 @@ def takes_bmm(enable: cst.FunctionDef) -> bool:
 
 
 def _parameters(function: cst.FunctionDef) -> list[str]:
-    return [p.name.value for p in nodes.find_all(function.params, cst.Param)]
+    """List the parameters that mean something: those that are used or must be given."""
+    used = {name.value for name in nodes.find_all(function.body, cst.Name)}
+    used |= {nodes.last_name(call.func) for call in nodes.find_all(function.body, cst.Call)}
+    hidden = used & {"locals", "vars", "eval", "exec"}
+    return [
+        p.name.value
+        for p in nodes.find_all(function.params, cst.Param)
+        if p.default is None or p.name.value in used or p.name.value == "enable_bmm" or hidden
+    ]
 
 
 def _returns_early(step: Step) -> bool:

@@ -86,6 +86,9 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
             found="one that gives something else",
             action='make that branch give "NPU"',
         )
+    flat = _before_raise(node)
+    if flat is not None:
+        return flat
     found = [
         branch
         for branch in branches
@@ -115,6 +118,32 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
         orelse=last.orelse,
     )
     return nodes.swap(node, last, last.with_changes(orelse=branch))
+
+
+def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
+    """Put an ``if is_npu()`` in front of a final ``raise`` that follows an ``if`` which returns."""
+    assert isinstance(node, cst.FunctionDef)
+    statements = list(node.body.body)
+    last, above = statements[-1], statements[-2] if len(statements) > 1 else None
+    if (
+        nodes.small(last, cst.Raise) is None
+        or not isinstance(above, cst.If)
+        or above.orelse is not None
+    ):
+        return None
+    before, end = list(above.body.body[:-1]), above.body.body[-1]
+    returned = nodes.small(end, cst.Return)
+    if returned is None or len(before) > 1:
+        return None
+    name, value = (nodes.assigned(before[0]) if before else None) or ("", returned.value)
+    if nodes.string(value) not in ("CUDA", "XPU"):
+        return None
+    if before and nodes.dotted(returned.value) != name:
+        return None
+    text = f'if is_npu():\n    {name} = "NPU"\n    return {name}\n'
+    if not before:
+        text = 'if is_npu():\n    return "NPU"\n'
+    return nodes.insert(node, last, before=nodes.block(text))
 
 
 def _asks_npu(branch: cst.If) -> bool:

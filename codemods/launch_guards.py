@@ -49,13 +49,13 @@ def guards(node: cst.CSTNode) -> bool:
     branch = _places.enabled_branch(node)
     return any(
         _applies(inner)
-        for step in nodes.steps(branch)
+        for step in branch.steps()
         if isinstance(step.node, cst.If)
-        and _places.in_branch(step, branch)
+        and branch.runs(step)
         and isinstance(step.node.test, cst.Call)
         and nodes.last_name(step.node.test.func) == "is_npu"
         for inner in nodes.steps(step.node)
-        if _places.in_branch(inner, step.node)
+        if inner.above == ((step.node, True),)
     )
 
 
@@ -68,13 +68,13 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     """Append the call to the deterministic branch."""
     assert isinstance(node, cst.FunctionDef)
     branch = _places.enabled_branch(node)
-    text = imports + render("launch_guards", args=_places.arguments(branch))
+    text = imports + render("launch_guards", args=branch.args)
     wanted = nodes.block(text, blank=True)
-    body = branch.body.body
+    body = branch.body
     for start in range(len(body) - len(wanted) + 1):
         if all(map(nodes.alike, body[start : start + len(wanted)], wanted)):
             return node
-    if list(nodes.find_all(branch, cst.Return)):
+    if any(list(nodes.find_all(statement, cst.Return)) for statement in body):
         raise AnchorError(
             sought=f"the end of the deterministic branch of {node.name.value}",
             expected="one that every call reaches",
@@ -89,7 +89,7 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
             found=f"one in another place or form: {nodes.code(others[0])[:80]}",
             action="take that call out, and apply again",
         )
-    return nodes.insert(node, branch.body.body[-1], after=wanted)
+    return nodes.insert(node, body[-1], after=wanted)
 
 
 SEAM = Seam(

@@ -20,12 +20,13 @@ from collections.abc import Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target, Withheld
-from sgl_npu_patch.engine.view import View
+from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
 SUPPORTED = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
@@ -50,9 +51,7 @@ def premise(view: View) -> Withheld | None:
                 action="take the entry out, or bring prefill over the paged cache (0.5.12)",
             )
         spot = _places.handler(view)
-        with Located(spot.site):
-            closed = inline_gate(spot.function)
-        if closed is None:
+        if inline_gate(view, spot) is None:
             raise AnchorError(
                 sought=f"the use of {SUPPORTED}",
                 expected=f"an if in {spot.block.name} that sets {DISABLED} by it",
@@ -62,9 +61,7 @@ def premise(view: View) -> Withheld | None:
             )
         return _withheld(unsafe, gate.site)
     spot = _places.handler(view)
-    with Located(spot.site):
-        closed = inline_gate(spot.function)
-    if closed is None:
+    if inline_gate(view, spot) is None:
         return None
     return _withheld(unsafe, spot.site)
 
@@ -93,13 +90,21 @@ def targets(view: View) -> Sequence[Target]:
     return (Target(spot, add_gate),)
 
 
-def inline_gate(function: cst.FunctionDef) -> Step | None:
+def inline_gate(view: View, spot: Spot) -> Step | None:
     """Find the comparison in the handler that turns the radix cache off for ascend.
 
     The list that it may compare with is known to lack "ascend" where this is asked.
     """
-    branch = _places.enabled_branch(function)
-    for step in nodes.steps(branch):
+    with Located(spot.site):
+        found = _gate(_places.enabled_branch(spot.function))
+        if found is None:
+            gates = (_gate(branch) for _, branch in _places.parts(view, spot))
+            found = next((gate for gate in gates if gate is not None), None)
+        return found
+
+
+def _gate(branch: Branch) -> Step | None:
+    for step in branch.steps():
         sides = nodes.compared(step.node.test) if isinstance(step.node, cst.If) else None
         if sides is None or nodes.last_name(sides[0]) != "attention_backend":
             continue
@@ -109,7 +114,7 @@ def inline_gate(function: cst.FunctionDef) -> Step | None:
         if nodes.dotted(right) == SUPPORTED:
             kept = []
         off = kept is not None and _places.ASCEND not in kept and _disables(step)
-        if off and operator in ("!=", "not in") and _places.in_branch(step, branch):
+        if off and operator in ("!=", "not in") and branch.runs(step):
             return step
     return None
 
@@ -120,12 +125,12 @@ def closes_for_ascend(node: cst.CSTNode) -> bool:
     branch = _places.enabled_branch(node)
     return any(
         _disables(step)
-        and _places.in_branch(step, branch)
+        and branch.runs(step)
         and (sides := nodes.compared(getattr(step.node, "test", None))) is not None
         and nodes.last_name(sides[0]) == "attention_backend"
         and sides[1] == "=="
         and nodes.string(sides[2]) == _places.ASCEND
-        for step in nodes.steps(branch)
+        for step in branch.steps()
     )
 
 
@@ -135,18 +140,18 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
     if closes_for_ascend(node):
         return node
     branch = _places.enabled_branch(node)
-    if any(nodes.last_name(n) == DISABLED for n in nodes.find_all(branch, cst.Attribute)):
+    if any(
+        nodes.last_name(found) == DISABLED
+        for statement in branch.body
+        for found in nodes.find_all(statement, cst.Attribute)
+    ):
         raise AnchorError(
             sought=f"what sets {DISABLED} in {node.name.value}",
             expected="no gate, or a comparison of attention_backend with literals",
             found=f"another use of {DISABLED}",
             action="check by hand that the radix cache is off for ascend, and say so in the code",
         )
-    found = [
-        step.node
-        for step in nodes.steps(branch)
-        if _places.in_branch(step, branch) and _checks_backend(step)
-    ]
+    found = [step.node for step in branch.steps() if branch.runs(step) and _checks_backend(step)]
     check = nodes.only(
         found,
         lambda count: AnchorError(
@@ -156,7 +161,7 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             action="add the gate by hand: disable_radix_cache for ascend",
         ),
     )
-    text = render("radix_gate", args=_places.arguments(branch))
+    text = render("radix_gate", args=branch.args)
     return nodes.insert(node, check, after=nodes.block(text))
 
 
@@ -172,7 +177,7 @@ def _disables(step: Step) -> bool:
         (pair := nodes.assigned(inner.node)) is not None
         and pair[0].endswith(f".{DISABLED}")
         and nodes.dotted(pair[1]) == "True"
-        and _places.in_branch(inner, step.node)
+        and inner.above == ((step.node, True),)
         for inner in nodes.steps(step.node)
     )
 

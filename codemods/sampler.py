@@ -364,7 +364,9 @@ def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
         )
     if not new:
         return node
-    others = node.params.kwonly_params or node.params.star_kwarg or node.params.posonly_params
+    # The one caller passes nothing by keyword, so parameters of that kind stay at their defaults.
+    required = any(param.default is None for param in node.params.kwonly_params)
+    others = required or node.params.star_kwarg or node.params.posonly_params
     starred = isinstance(node.params.star_arg, cst.Param)
     if not old or old[-1].default is not None or others or starred:
         raise AnchorError(

@@ -19,8 +19,9 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods import sampler as _sampler
+from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.engine import nodes
-from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
 from sgl_npu_patch.engine.view import View
@@ -44,7 +45,18 @@ def targets(view: View) -> Sequence[Target]:
     """Find the function that sets the sampling backend."""
     if view.has(OVERRIDE, "function"):
         return (Target(view.find_function(OVERRIDE), add_guard),)
-    return (Target(_places.handler(view), add_guard),)
+    spot = _places.handler(view)
+    if not any(_forces(step) for step in nodes.steps(spot.node)):
+        with Located(spot.site):
+            held = [
+                (part, branch)
+                for part, branch in _places.parts(view, spot)
+                if any(_forces(step) for step in branch.steps())
+            ]
+        if len(held) == 1:
+            part, branch = held[0]
+            return (Target(part, lambda node: _guard(node, branch)),)
+    return (Target(spot, add_guard),)
 
 
 def keeps_ascend(node: cst.CSTNode) -> bool:
@@ -52,28 +64,40 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
     assert isinstance(node, cst.FunctionDef)
     if node.name.value == OVERRIDE:
         return any(_differs(test) for test in nodes.find_all(node, cst.Comparison))
-    branch = _places.enabled_branch(node)
+    return _keeps(node, _places.enabled_branch(node))
+
+
+def _keeps(node: cst.CSTNode, branch: Branch) -> bool:
     found = [step for step in nodes.steps(node) if _sets(step.node)]
-    if len(found) != 1 or found[0].above[1:2] != ((branch, True),) or found[0].next is None:
+    if len(found) != 1 or found[0].next is None:
         return False
     (step,) = found
-    guards = step.above[2:]
+    inside = next((i for i, (n, first) in enumerate(step.above) if n is branch.node and first), None)
+    if inside is None:
+        return False
+    guards = step.above[inside + 1 :]
+    top = guards[0][0] if guards else step.node
+    if not any(top is statement for statement in branch.body):
+        return False
     if _chooses(step):
         return not guards and _guards_warning(step.next)
     return (
         _forces(step)
         and _warns(step.next)
         and bool(guards)
-        and all(isinstance(g, cst.If) and inside and _differs(g.test) for g, inside in guards)
+        and all(isinstance(g, cst.If) and first and _differs(g.test) for g, first in guards)
     )
 
 
 def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     """Put the assignment and its warning under ``if ... != "ascend"``."""
     assert isinstance(node, cst.FunctionDef)
-    if keeps_ascend(node):
+    return node if keeps_ascend(node) else _guard(node, _places.enabled_branch(node))
+
+
+def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
+    if _keeps(node, branch):
         return node
-    branch = _places.enabled_branch(node)
     found = [step for step in nodes.steps(node) if _sets(step.node)]
     step = nodes.only(
         found,
@@ -93,7 +117,7 @@ def add_guard(node: cst.CSTNode) -> cst.CSTNode:
             found=nodes.code(step.node)[:80],
             action="guard the assignment and its warning by hand",
         )
-    if step.above[1:] != ((branch, True),) or not _warns(step.next):
+    if not branch.runs(step) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected="a direct child of the if, followed by its logger.warning",

@@ -227,7 +227,8 @@ def test_upstreams_branch_without_its_module_is_a_conflict() -> None:
             id="the key is asked for behind the library",
         ),
         pytest.param(
-            OPS_ENABLE.replace("enable_bmm: bool = True", "enable_bmm=True, enable_sum=True"),
+            OPS_ENABLE.replace("enable_bmm: bool = True", "enable_bmm=True, enable_sum=True")
+            + "    if enable_sum:\n        torch.sum = triton_sum\n",
             "none, or enable_bmm",
             id="a parameter that npu_ops does not know",
         ),
@@ -254,6 +255,20 @@ def test_upstreams_branch_without_its_module_is_a_conflict() -> None:
 )
 def test_an_enable_that_is_not_clear_is_a_conflict(enable: str, match: str) -> None:
     check_conflict(SEAM, {OPS: batch_invariant_ops(enable=enable)}, match=match)
+
+
+@pytest.mark.parametrize("parameters", ["enable_bmm=True, mode=None", "mode=1, enable_bmm=True"])
+def test_a_parameter_that_nothing_reads_does_not_matter(parameters: str) -> None:
+    enable = OPS_ENABLE.replace("enable_bmm: bool = True", parameters)
+    check_edited(SEAM, {OPS: batch_invariant_ops(enable=enable)}, OPS, ", enable_bmm)")
+
+
+@pytest.mark.parametrize(
+    "body", ["    use(**locals())\n", "    note(lambda: mode)\n", '    note(f"{mode}")\n']
+)
+def test_a_parameter_that_something_may_read_is_a_conflict(body: str) -> None:
+    enable = OPS_ENABLE.replace("enable_bmm: bool = True", "enable_bmm=True, mode=None") + body
+    check_conflict(SEAM, {OPS: batch_invariant_ops(enable=enable)}, match="none, or enable_bmm")
 
 
 def test_a_keyword_only_enable_bmm_is_handed_on() -> None:

@@ -142,6 +142,11 @@ def test_a_patched_sampler_is_ours() -> None:
             "        self, logits, info, simple, return_logprob, positions: torch.Tensor\n    ):",
             id="hugged parameters stay on their line",
         ),
+        pytest.param(
+            "def _forward_ascend_backend(self, logits, info, *, m=None):",
+            "def _forward_ascend_backend(self, logits, info, positions: torch.Tensor, *, m=None):",
+            id="in front of those by keyword",
+        ),
     ],
 )
 def test_parameters_follow_the_layout(before: str, after: str) -> None:

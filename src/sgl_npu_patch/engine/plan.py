@@ -129,15 +129,31 @@ def _judge(name: str, seam: Seam, view: View) -> Outcome:
     try:
         return _settle(name, seam, view)
     except AnchorError as error:
-        return Outcome(
+        return _conflict(name, error)
+    except (RecursionError, MemoryError):
+        # libcst and this tool descend one call a level; Python's own parser goes deeper.
+        return _conflict(
             name,
-            "conflict",
-            sites=error.where,
-            reason=f"expected {error.expected}, found {error.found}",
-            evidence=Evidence(
-                error.sought, error.expected, error.found, error.where, error.nearest, error.action
+            AnchorError(
+                sought=view.last.symbol if view.last else "what the seam edits",
+                expected="expressions and statements nested less deeply than Python can recurse",
+                found="deeper ones",
+                where=(view.last,) if view.last else (),
+                action="break up the deeply nested expression",
             ),
         )
+
+
+def _conflict(name: str, error: AnchorError) -> Outcome:
+    return Outcome(
+        name,
+        "conflict",
+        sites=error.where,
+        reason=f"expected {error.expected}, found {error.found}",
+        evidence=Evidence(
+            error.sought, error.expected, error.found, error.where, error.nearest, error.action
+        ),
+    )
 
 
 def _settle(name: str, seam: Seam, view: View) -> Outcome:

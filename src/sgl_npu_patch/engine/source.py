@@ -23,6 +23,7 @@ from sgl_npu_patch.engine.errors import AnchorError, Refused
 Kind = Literal["function", "class", "assignment", "import", "statement"]
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_BARE_CR = re.compile(rb"\r(?!\n)")
 _BOM = "\ufeff"
 
 
@@ -128,7 +129,9 @@ def read_source(path: PurePosixPath, data: bytes) -> Source:
         Refused: the bytes are not text in the declared encoding, or not Python.
     """
     try:
-        encoding, _ = detect_encoding(io.BytesIO(data).readline)
+        # A cookie stands on one of the first two lines, and lone CRs end lines, too.
+        lines = _BARE_CR.sub(b"\n", data) if b"\r" in data else data
+        encoding, _ = detect_encoding(io.BytesIO(lines).readline)
         if encoding == "utf-8-sig":
             encoding = "utf-8"
         text = data.decode(encoding)

@@ -13,7 +13,7 @@ from typing import cast
 
 import libcst as cst
 
-from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.errors import AnchorError, Refused, Site
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.source import Block, Kind, Source
 
@@ -62,10 +62,14 @@ class Spot:
 
 @dataclass(slots=True)
 class View:
-    """Look at a package through an overlay and edit it there; ``sites`` collects the edits."""
+    """Look at a package through an overlay and edit it there.
+
+    ``sites`` collects the edits; ``last`` is the place of the spot that was found last.
+    """
 
     overlay: Overlay
     sites: list[Site]
+    last: Site | None = None
 
     @property
     def package(self) -> PurePosixPath:
@@ -231,6 +235,7 @@ class View:
             if holding in source.cut(block)
         ]
         if len(found) != 1:
+            close = self._nearest(name, kind) if not found else None
             raise AnchorError(
                 sought=f"{kind} {name}",
                 expected="exactly one definition in the package",
@@ -238,8 +243,9 @@ class View:
                 where=tuple(Site(s.path, b.line, b.qualname) for s, b in found)
                 or tuple(
                     Site(path, 0, f"mentions {name}") for path in self.overlay.mentioning(name)[:3]
-                ),
-                nearest=self._nearest(name, kind) if not found else "",
+                )
+                or (close or Site(self.package / "__init__.py", 0, f"without {name}"),),
+                nearest=f"{close} (a similar name is not taken)" if close else "",
                 action=(
                     "remove the definition that is not used, or patch this place by hand"
                     if found
@@ -267,7 +273,7 @@ class View:
 
     def _spot(self, source: Source, block: Block) -> Spot:
         text = source.cut(block)
-        site = Site(source.path, block.line, block.qualname)
+        self.last = site = Site(source.path, block.line, block.qualname)
         nodes: Sequence[cst.CSTNode] = self._faithful(text, source.newline, site).body
         if text[:1] in " \t":
             nodes = cast(cst.ClassDef, nodes[0]).body.body
@@ -321,8 +327,11 @@ class View:
         code = module.with_changes(body=[shell.with_changes(body=body)]).code
         return code[len(_SHELL) + len(newline) :]
 
-    def _nearest(self, name: str, kind: Kind) -> str:
-        looked = [self.source(path) for path in self.overlay.mentioning(name)[:3]]
+    def _nearest(self, name: str, kind: Kind) -> Site | None:
+        words = name.strip("_").split("_")
+        pairs = sorted({"_".join(words[i : i + 2]) for i in range(len(words))}, key=len)[-3:]
+        paths = {p for part in (name, *pairs) for p in self.overlay.mentioning(part)[:3]}
+        looked = [source for path in sorted(paths) if (source := self._readable(path))]
         parsed = {s.path: s for s in (*self.overlay.cache.sources.values(), *looked)}
         names = {
             block.name: (source.path, block)
@@ -332,8 +341,15 @@ class View:
         }
         for close in difflib.get_close_matches(name, names, n=1, cutoff=0.7):
             path, block = names[close]
-            return f"{path}:{block.line} {close} (a similar name is not taken)"
-        return ""
+            return Site(path, block.line, close)
+        return None
+
+    def _readable(self, path: PurePosixPath) -> Source | None:
+        """Give a file that is looked at for no more than a hint."""
+        try:
+            return self.overlay.source(path)
+        except Refused:
+            return None
 
 
 def _check_in_force(source: Source, block: Block) -> None:

@@ -1,0 +1,92 @@
+"""Judge many refactorings of every kind and write the table of refusals to the docs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from tests.refactor.kinds import KINDS
+from tests.refactor.oracle import judge
+from tests.refactor.project import SHAPES, Case, share
+
+PAGE = Path(__file__).parents[2] / "docs" / "refactorings.md"
+
+
+def cases(kind: str, version: str, count: int, seed: int) -> list[Case]:
+    """Make that many different refactorings of one kind of one release."""
+    found: list[Case] = []
+    for number in range(40 * count):
+        if len(found) == count:
+            break
+        try:
+            case = KINDS[kind](Random(f"{seed} {kind} {version} {number}"), version)
+        except LookupError:
+            continue
+        found.append(case)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.refactor", description=__doc__)
+    parser.add_argument("--per-kind", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--write", action="store_true", help="write docs/refactorings.md")
+    parser.add_argument("-v", action="store_true", help="name each refusal")
+    chosen = parser.parse_args(arguments)
+    kinds = chosen.kind or list(KINDS)
+    results = {kind: Counter[str]() for kind in kinds}
+    wrong = 0
+    for index, version in enumerate(SHAPES):
+        share(version)
+        print(version, file=sys.stderr, flush=True)
+        for kind in kinds:
+            each, more = divmod(chosen.per_kind, len(SHAPES))
+            for case in cases(kind, version, each + (index < more), chosen.seed):
+                verdict = judge(case)
+                results[kind][verdict.partition(":")[0]] += 1
+                if verdict.startswith("wrong"):
+                    wrong += 1
+                    print(f"{kind} {version} {case.touched}: {verdict}", flush=True)
+                elif chosen.v and verdict != "right":
+                    results[kind][f"  {case.touched}: {verdict}"] += 1
+    for kind, counts in results.items():
+        print(f"{kind:30}", dict(counts))
+    if chosen.write:
+        PAGE.write_text(page(results), encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def page(results: dict[str, Counter[str]]) -> str:
+    """Write the table of refusals."""
+    lines = []
+    for kind, counts in results.items():
+        total = counts["right"] + counts["refused"] + counts["wrong"]
+        what = (KINDS[kind].__doc__ or "").partition("\n")[0]
+        share_refused = f"{100 * counts['refused'] // max(total, 1)} %"
+        lines.append(
+            f"| {what} | {total} | {counts['right']} | {counts['refused']} | {share_refused} "
+            f"| {counts['wrong']} |"
+        )
+    return HEAD + "\n".join(lines) + "\n"
+
+
+HEAD = """\
+# Refactored trees
+
+Forks move, rename and reformat what the series edits. This table counts what `apply` makes of
+refactorings that change nothing of what SGLang does, made from one release of every shape. Right
+means that the result is, but for the refactoring, that of the release; a refusal is a conflict
+that writes nothing. Written by `python -m tests.refactor --write`.
+
+| refactoring | cases | right | refused | share refused | wrong |
+|---|---:|---:|---:|---:|---:|
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,44 @@
+"""Judge a seeded sample of refactorings; the command judges all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.refactor.__main__ import PAGE, cases
+from tests.refactor.kinds import KINDS
+from tests.refactor.oracle import judge
+from tests.refactor.project import SHAPES, share
+
+SAMPLED = ("0.5.3.post2", "0.5.12.post1")
+
+
+@pytest.mark.parametrize("version", SAMPLED)
+def test_no_refactoring_is_patched_wrongly(version: str) -> None:
+    assert version in SHAPES
+    share(version)
+    verdicts = {
+        (kind, case.touched): judge(case)
+        for kind in KINDS
+        for case in cases(kind, version, 1, seed=7)
+    }
+    assert len({kind for kind, _ in verdicts}) >= len(KINDS) - 2
+    wrong = {key: verdict for key, verdict in verdicts.items() if verdict.startswith("wrong")}
+    assert not wrong
+    right = sum(verdict == "right" for verdict in verdicts.values())
+    assert right >= 0.6 * len(verdicts), verdicts
+
+
+def test_every_kind_is_in_the_table_and_few_are_refused() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ") and not line.startswith("| refactoring")
+    ]
+    assert [row[0] for row in rows] == [
+        (kind.__doc__ or "").partition("\n")[0] for kind in KINDS.values()
+    ]
+    for what, total, right, refused, _, wrong in rows:
+        assert int(total) >= 50, what
+        assert int(right) + int(refused) == int(total), what
+        assert int(refused) <= 0.4 * int(total), what
+        assert int(wrong) == 0, what
