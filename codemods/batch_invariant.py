@@ -115,7 +115,8 @@ def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
 
 def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
     """Enter and leave on an NPU by the two functions above, also when an exception passes."""
-    names = _parameters(node)
+    first = [p.name.value for p in nodes.parameters(node)][:1]
+    names = [*first, *(name for name in _parameters(node) if name not in first)]
     yields = [
         found
         for statement in node.body.body

@@ -72,7 +72,9 @@ def _keeps(node: cst.CSTNode, branch: Branch) -> bool:
     if len(found) != 1 or found[0].next is None:
         return False
     (step,) = found
-    inside = next((i for i, (n, first) in enumerate(step.above) if n is branch.node and first), None)
+    inside = next(
+        (i for i, (n, first) in enumerate(step.above) if n is branch.node and first), None
+    )
     if inside is None:
         return False
     guards = step.above[inside + 1 :]

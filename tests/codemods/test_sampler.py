@@ -71,8 +71,10 @@ def test_threads_the_positions_down_to_the_draws() -> None:
         "                info.sampling_seed,\n                positions,\n            )",
         "            floor = kept.max(dim=-1).values * min_ps\n",
         "@torch.compile(dynamic=True, disable=is_npu())\n",
-        "    u = bits.to(torch.float64) / torch.iinfo(torch.uint32).max\n"
-        "    if not torch.compiler.is_compiling() and is_npu():\n",
+        (
+            "    u = bits.to(torch.float64) / torch.iinfo(torch.uint32).max\n"
+            "    if not torch.compiler.is_compiling() and is_npu():\n"
+        ),
         "        u.clamp_(max=1.0 - 2.0**-32)\n",
         "            ids = torch.multinomial(probs, num_samples=1).view(-1)\n",
         "        rank = torch.multinomial(ranked, num_samples=1)\n",

@@ -321,9 +321,21 @@ def the_import_of_torch_npu_is_pass(files: Files) -> None:
     edit(files, SAMPLER, (SAMPLER_IMPORT, "if is_npu():\n    pass\n"))
 
 
+@fixture(NEW, OLD, OLDER)
+def a_mode_before_enable_bmm_that_nothing_reads(files: Files) -> None:
+    within(files, OPS, ENABLE, ("enable_bmm: bool", 'mode: str = "all", enable_bmm: bool'))
+
+
 @fixture(NEW, OLD, OLDER, refused={"batch_invariant": "found mode, enable_bmm"})
 def a_mode_before_enable_bmm(files: Files) -> None:
-    within(files, OPS, ENABLE, ("enable_bmm: bool", 'mode: str = "all", enable_bmm: bool'))
+    flag = "    if _batch_invariant_MODE:\n        return\n"
+    within(
+        files,
+        OPS,
+        ENABLE,
+        ("enable_bmm: bool", 'mode: str = "all", enable_bmm: bool'),
+        (flag, f"{flag}    print(mode)\n"),
+    )
 
 
 def thread_seeds(files: Files, default: str = "") -> None:
