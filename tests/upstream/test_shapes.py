@@ -6,6 +6,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,9 @@ from typing import Any
 
 from sgl_npu_patch import codemods
 from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import Refused
+from tests.refactor.__main__ import cases
+from tests.refactor.project import plan_of
 from tests.upstream.edited import judge, sources
 from tests.upstream.test_half_patched import FIXTURES
 
@@ -31,6 +35,11 @@ RELEASES = (
     "0.5.19",
     "0.5.23",
 )
+REFACTORED = {
+    "handler_split": ("0.5.3.post2", "0.5.4.post1", "0.5.12.post1"),
+    "early_returns": ("0.5.3.post2", "0.5.12.post1"),
+    "parameters_appended": ("0.5.12.post1",),
+}
 _PREFIX = str(FOLDER)
 
 # What no release and no recipe runs: a way to a refusal, or what a case in tests/codemods runs.
@@ -40,6 +49,12 @@ KEPT = {
     "attention_comment.py remove_claim: kept.append(statement.with_changes(leading_lines="
     "[*above, *statement.leading_lines]))": "keeps a comment above the claim",
     "attention_comment.py remove_claim: above = []": "the same",
+    "device_dispatch.py _before_raise: return None": "refuses an end that does not raise",
+    "device_dispatch.py _before_raise: text = 'if is_npu():\\n    return \"NPU\"\\n'": (
+        "a dispatch that returns in each branch"
+    ),
+    "sampling_backend.py _guard: return node": "a split handler that is patched already",
+    "sampling_backend.py _keeps: return False": "an assignment outside of the branch",
     "sampler.py fit_for_npu: if name not in ('torch.no_grad', 'torch.inference_mode'):": (
         "accepts a draw under torch.no_grad"
     ),
@@ -123,6 +138,11 @@ def everything() -> dict[str, set[int]]:
             files = sources(fixture.version)
             fixture.recipe(files)
             judge(files)
+        for kind, versions in REFACTORED.items():
+            for version in versions:
+                for case in cases(kind, version, 4, seed=7):
+                    with suppress(Refused):
+                        plan_of(case.files)
     return lines.ran
 
 
