@@ -29,7 +29,6 @@ from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
 from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
-FUSED = "npu_top_k_top_p"
 POSITIONS = "positions"
 SEED = "sampling_seed"
 INTERFACE = ("logits", "top_ks", "top_ps", "min_ps", "need_min_p_sampling")
@@ -213,7 +212,6 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
     for step, template, mark, own in edits:
         blank = step.index > 0 and step is not paths.choice
         node = nodes.place(node, step, render(template, **values, **own), mark=mark, blank=blank)
-        # What stands above the anchors was rebuilt, the anchors and their blocks were not.
     node = _repair_min_p(node, "min_ps")
     return _append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
 
