@@ -245,8 +245,7 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
                 found=nodes.code(step.node)[:80],
                 action="bound the draw below 1 by hand",
             )
-        text = render("clamp", uniform=pair[0])
-        node = nodes.insert(node, step.node, after=nodes.block(text))
+        node = nodes.place(node, step, render("clamp", uniform=pair[0]), after=True)
     return node
 
 
@@ -274,8 +273,8 @@ def _threads_positions(node: cst.CSTNode) -> bool:
 
 def _draws_from_logs(node: cst.CSTNode) -> bool:
     """Tell whether a function draws by seed from the log of probabilities, as upstream's does."""
-    logs = nodes.calls(node, "log_") or nodes.calls(node, "log")
-    return _has_parameters(node, POSITIONS) and bool(nodes.calls(node, DRAW) and logs)
+    drawn = bool(nodes.calls(node, DRAW)) and _takes_log(node)
+    return _has_parameters(node, POSITIONS) and drawn
 
 
 def _not_compiled(node: cst.CSTNode) -> bool:
@@ -293,14 +292,24 @@ def _not_compiled(node: cst.CSTNode) -> bool:
 
 
 def _clamps(node: cst.CSTNode) -> bool:
-    """Tell whether the uniform draw, or its first logarithm, is bounded from above."""
+    """Tell whether the uniform draw is bounded just below 1, or its first logarithm below 0."""
     assert isinstance(node, cst.FunctionDef)
     uniform = {pair[0] for s in nodes.steps(node) if _is_uniform(s) and (pair := _pair(s))}
     return any(
-        nodes.keyword(call, "max") is not None and sampling.root(call) in uniform
+        sampling.root(call) in uniform
+        and (bound := nodes.number(nodes.keyword(call, "max"))) is not None
+        and 0 < (0 if _takes_log(call.func) else 1) - bound < _NARROW
         for name in ("clamp_", "clamp")
         for call in nodes.calls(node, name)
     )
+
+
+_NARROW = 1e-6
+"""A bound further away than this from the largest value would change what is drawn."""
+
+
+def _takes_log(node: cst.CSTNode) -> bool:
+    return bool(nodes.calls(node, "log_") or nodes.calls(node, "log"))
 
 
 def _pair(step: Step) -> tuple[str, cst.BaseExpression] | None:
@@ -453,7 +462,8 @@ def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
                 and nodes.last_name(pair.func) == "max"
                 and pair.args
             ):
-                return nodes.swap(node, pair, cst.Attribute(value=pair, attr=cst.Name("values")))
+                values = cst.Attribute(value=pair, attr=cst.Name("values"))
+                return _repair_min_p(nodes.swap(node, pair, values), min_ps)
     return node
 
 

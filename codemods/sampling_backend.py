@@ -43,9 +43,11 @@ def premise(view: View) -> NotNeeded | Withheld | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the function that sets the sampling backend."""
-    if view.has(OVERRIDE, "function"):
-        return (Target(view.find_function(OVERRIDE), add_guard),)
     spot = _places.handler(view)
+    if view.has(OVERRIDE, "function"):
+        with Located(spot.site):
+            _require_one_setter(spot.node)
+        return (Target(view.find_function(OVERRIDE), add_guard),)
     if not any(_forces(step) for step in nodes.steps(spot.node)):
         with Located(spot.site):
             held = [
@@ -63,8 +65,42 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
     """Tell whether the backend is set to "pytorch" only where it is not "ascend"."""
     assert isinstance(node, cst.FunctionDef)
     if node.name.value == OVERRIDE:
-        return any(_differs(test) for test in nodes.find_all(node, cst.Comparison))
+        given = [step for step in nodes.steps(node) if _gives_backend(step.node)]
+        return bool(given) and all(any(map(_guarded_by_ascend, step.above)) for step in given)
     return _keeps(node, _places.enabled_branch(node))
+
+
+def _require_one_setter(handler: cst.CSTNode) -> None:
+    """Insist that the handler leaves the sampling backend to the function that overrides it."""
+    for step in nodes.steps(handler):
+        if _sets(step.node):
+            raise AnchorError(
+                sought=f"what sets the sampling backend beside {OVERRIDE}",
+                expected="nothing in the handler, which that function is for",
+                found=nodes.code(step.node)[:80],
+                action=f"take the assignment out, or move it into {OVERRIDE}",
+            )
+
+
+def _gives_backend(node: cst.CSTNode) -> bool:
+    """Tell whether a statement of the override returns a sampling backend."""
+    returned = nodes.small(node, cst.Return)
+    return returned is not None and any(
+        nodes.string(text) == ATTRIBUTE for text in nodes.find_all(returned, cst.SimpleString)
+    )
+
+
+def _guarded_by_ascend(outer: tuple[cst.CSTNode, bool]) -> bool:
+    """Tell whether a block runs only where the sampling backend is not "ascend"."""
+    node, first = outer
+    tests = [node.test] if isinstance(node, cst.If) and first else []
+    while tests:
+        test = tests.pop()
+        if _differs(test):
+            return True
+        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+            tests += [test.left, test.right]
+    return False
 
 
 def _keeps(node: cst.CSTNode, branch: Branch) -> bool:

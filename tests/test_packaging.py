@@ -10,9 +10,12 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.version import Version
 
 import sgl_npu_patch
+from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.templates import older_forms, template
 
 ROOT = Path(__file__).parents[1]
 
@@ -152,7 +155,18 @@ def test_every_template_is_used_and_every_used_template_exists() -> None:
     rendered = {n for source in sources for n in re.findall(r"\brender\(\s*\"(\w+)\"", source)}
     literals = {n for source in sources for n in re.findall(r"\"(\w+)\"", source)}
     templates = {path.stem for path in git_files("templates") if path.suffix == ".tmpl"}
-    assert rendered <= templates <= literals
+    assert rendered <= {name for name in templates if "@" not in name} <= literals
+
+
+def test_older_forms_of_templates_can_be_brought_up_to_date() -> None:
+    """Each has a form of today, from another text, whose placeholders it can fill."""
+    for form in older_forms():
+        name, _, version = form.partition("@")
+        today, older = template(name), template(form)
+        assert today.template != older.template
+        assert Version(version) < Version(__version__)
+        named = [{m["named"] for m in t.pattern.finditer(t.template)} for t in (today, older)]
+        assert named[0] <= named[1]
 
 
 def test_every_command_has_its_page() -> None:

@@ -1,3 +1,3 @@
 """Patch a checkout of SGLang so that deterministic inference works on Ascend NPUs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -253,6 +253,13 @@ def test_takes_the_values_of_a_maximum_once(before: str, after: str) -> None:
     )
 
 
+def test_takes_the_values_of_every_maximum() -> None:
+    """A merge may have left the threshold twice; the second run must find nothing to do."""
+    line = "            floor = kept.max(dim=-1) * min_ps\n"
+    twice = _filtered((line, line * 2))
+    check_edited(SEAM, twice, SAMPLER, line.replace(" *", ".values *") * 2)
+
+
 @pytest.mark.parametrize(
     "bound",
     [
@@ -260,13 +267,32 @@ def test_takes_the_values_of_a_maximum_once(before: str, after: str) -> None:
             "    u.log_().clamp_(max=-1e-9).neg_()\n",
             id="its logarithm is bounded, as from 0.5.18 on",
         ),
-        pytest.param("    u.clamp_(min=0.0, max=0.9)\n    u.log_().neg_()\n", id="it is itself"),
+        pytest.param(
+            "    u.clamp_(min=0.0, max=1 - 1e-9)\n    u.log_().neg_()\n", id="it is itself"
+        ),
     ],
 )
 def test_a_draw_that_is_bounded_gets_no_second_bound(bound: str) -> None:
     log = "    u.log_().neg_()\n"
     result = check_edited(SEAM, _draw((log + log, bound + log)), SAMPLER)
     assert "The largest hash" not in result
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param("    u.clamp_(max=1.0)\n", id="it bounds nothing"),
+        pytest.param("    u.log_().clamp_(max=0.0)\n", id="nor does this"),
+        pytest.param("    u.clamp_(max=LARGEST)\n", id="its bound is not known"),
+        pytest.param("    u.clamp_(max=0.5)\n", id="it would cut what is drawn"),
+        pytest.param("    u.clamp_(max=1 / 0)\n", id="it is no number"),
+    ],
+)
+def test_another_bound_is_no_reason_to_leave_ours_out(bound: str) -> None:
+    log = "    u.log_().neg_()\n"
+    check_edited(
+        SEAM, _draw((log + log, bound + log + log)), SAMPLER, "u.clamp_(max=1.0 - 2.0**-32)"
+    )
 
 
 def test_a_bound_on_something_else_does_not_count() -> None:

@@ -100,12 +100,40 @@ def test_a_guard_is_upstreams_or_ours() -> None:
     check_already(SEAM, {**_args(GUARDED), ours: judge("npu_ops")[2][ours]})
 
 
+OVERRIDES = "srt/arg_groups/overrides.py"
+OVERRIDE = """\
+def _deterministic_sampling_backend(view):
+    if view.enable_deterministic_inference and view.sampling_backend != "ascend":
+        logger.warning("the sampler is pytorch's now")
+        return {"sampling_backend": "pytorch"}
+    return {}
+"""
+
+
+def _overridden(override: str, handler: str = "        pass\n") -> dict[str, str]:
+    return {OVERRIDES: override, **_args(handler)}
+
+
 def test_the_override_function_of_newer_releases_is_upstream() -> None:
-    override = (
-        "def _deterministic_sampling_backend(args):\n"
-        '    if args.sampling_backend != "ascend":\n        return "pytorch"\n    return None\n'
-    )
-    check_upstream(SEAM, {"srt/arg_groups/overrides.py": override})
+    check_upstream(SEAM, _overridden(OVERRIDE))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(' and view.sampling_backend != "ascend"', "", id="it is not guarded"),
+        pytest.param(" and view", " or view", id="the guard asks for either"),
+        pytest.param("    return {}", '    return {"sampling_backend": "pytorch"}', id="twice"),
+    ],
+)
+def test_another_override_function_is_a_conflict(old: str, new: str) -> None:
+    assert OVERRIDE.count(old) == 1
+    check_conflict(SEAM, _overridden(OVERRIDE.replace(old, new)), match="expected")
+
+
+def test_a_later_assignment_in_the_handler_beside_the_override_is_a_conflict() -> None:
+    later = '        self.sampling_backend = "pytorch"\n'
+    check_conflict(SEAM, _overridden(OVERRIDE, later), match="nothing in the handler")
 
 
 def test_without_an_ascend_path_there_is_nothing_to_keep() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.plan import check_selection, make_plan, prove
@@ -140,7 +141,9 @@ def test_older_module_is_refreshed(tmp_path: Path) -> None:
         target.write_bytes(change.after)
     assert plan_of(tmp_path).changes.changes == ()
     target = package / VENDORED / "npu_ops.py"
-    target.write_bytes(render("npu_ops").replace(b"sgl-npu-patch 0.1.0", b"sgl-npu-patch 0.0.1"))
+    target.write_bytes(
+        render("npu_ops").replace(b"sgl-npu-patch " + __version__.encode(), b"sgl-npu-patch 0.0.1")
+    )
     plan = plan_of(tmp_path)
     found = {o.seam: (o.status, o.outdated) for o in plan.outcomes if o.status != "not-needed"}
     assert found.pop("npu_ops") == ("applied", True)

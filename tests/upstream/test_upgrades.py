@@ -79,6 +79,43 @@ def test_the_refreshed_tree_behaves() -> None:
     check_behaviour(RELEASE, result(files, judge(files)), OURS)
 
 
+CLAMP, CLAMPED_BY_FIRST = "if not torch.compiler.is_compiling() and is_npu():", "if is_npu():"
+FIRST = "0.1.0"
+
+
+def by_the_first_version() -> Files:
+    """Give the release as 0.1.0 patched it, by what has changed since.
+
+    It asked for the device in traced code as well, and let neighbours choose between tied logits.
+    """
+    files = patched()
+    within(files, SAMPLER, "multinomial_with_seed", (CLAMP, CLAMPED_BY_FIRST))
+    text = files[SAMPLER].decode()
+    start = text.index(
+        "            if sampling_info.sampling_seed is not None:\n                # A greedy"
+    )
+    end = text.index("                )\n", start) + len("                )\n")
+    files[SAMPLER] = (text[:start] + text[end:]).encode()
+    files.update({path(module): written_by(FIRST, module) for module in MODULES})
+    return files
+
+
+def test_what_the_first_version_inserted_is_refreshed() -> None:
+    files = by_the_first_version()
+    plan = judge(files)
+    assert {o.seam for o in plan.outcomes if o.outdated} == {"sampler", *MODULES}
+    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "applied")}
+    assert result(files, plan) == patched()
+
+
+def test_a_hand_edited_form_of_an_older_version_is_a_conflict() -> None:
+    files = by_the_first_version()
+    within(files, SAMPLER, "multinomial_with_seed", ("clamp_(max=1.0 - 2.0**-32)", "clamp_(max=1)"))
+    plan = judge(files)
+    assert "clamp_(max=1)" in printed(plan, "sampler")
+    assert not plan.changes.changes
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_an_edit_of_a_vendored_module_is_shown(module: str) -> None:
     files = patched()

@@ -5,6 +5,7 @@ libcst's own matchers are not used: importing them takes as long as a whole run 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -163,6 +164,34 @@ def assigned(node: cst.CSTNode | None) -> tuple[str, cst.BaseExpression] | None:
     return None
 
 
+_ARITHMETIC: dict[type[cst.CSTNode], Callable[[float, float], float]] = {
+    cst.Add: operator.add,
+    cst.Subtract: operator.sub,
+    cst.Multiply: operator.mul,
+    cst.Divide: operator.truediv,
+    cst.Power: operator.pow,
+}
+
+
+def number(node: cst.CSTNode | None) -> float | None:
+    """Give the value of a number, or of arithmetic with numbers, None for anything else."""
+    if isinstance(node, cst.Integer | cst.Float):
+        return float(node.evaluated_value)
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        value = number(node.expression)
+        return None if value is None else -value
+    compute = _ARITHMETIC.get(type(getattr(node, "operator", None)))
+    if not isinstance(node, cst.BinaryOperation) or compute is None:
+        return None
+    left, right = number(node.left), number(node.right)
+    if left is None or right is None:
+        return None
+    try:
+        return float(compute(left, right))
+    except (ArithmeticError, TypeError):
+        return None
+
+
 def calls(node: cst.CSTNode, name: str) -> list[cst.Call]:
     """List the calls of a function or method by the last part of its name."""
     return [call for call in find_all(node, cst.Call) if last_name(call.func) == name]
@@ -188,8 +217,7 @@ def compared(node: cst.CSTNode | None) -> tuple[cst.BaseExpression, str, cst.Bas
     names: dict[type[cst.BaseCompOp], str] = {
         cst.Equal: "==", cst.NotEqual: "!=", cst.In: "in", cst.NotIn: "not in",
     }  # fmt: skip
-    operator = names.get(type(target.operator), "")
-    return node.left, operator, target.comparator
+    return node.left, names.get(type(target.operator), ""), target.comparator
 
 
 def parameters(function: cst.FunctionDef) -> list[cst.Param]:
@@ -217,20 +245,29 @@ def block(source: str, *, blank: bool = False) -> Sequence[Statement]:
     return found
 
 
-def alike(a: cst.CSTNode, b: cst.CSTNode) -> bool:
-    """Tell whether two nodes are the same program text apart from layout and comments."""
+def alike(
+    a: cst.CSTNode, b: cst.CSTNode, same: Callable[[cst.CSTNode, cst.CSTNode], bool] | None = None
+) -> bool:
+    """Tell whether two nodes are the same program text apart from layout and comments.
+
+    Args:
+        same: compares the nodes below instead.
+    """
     if isinstance(a, cst.SimpleString) and isinstance(b, cst.SimpleString):
         return a.evaluated_value == b.evaluated_value
     return type(a) is type(b) and all(
-        _alike_values(getattr(a, name), getattr(b, name)) for name in _fields(type(a))
+        _alike_values(getattr(a, name), getattr(b, name), same or alike)
+        for name in _fields(type(a))
     )
 
 
-def _alike_values(a: object, b: object) -> bool:
+def _alike_values(a: object, b: object, same: Callable[[cst.CSTNode, cst.CSTNode], bool]) -> bool:
     if isinstance(a, cst.CSTNode) and isinstance(b, cst.CSTNode):
-        return alike(a, b)
+        return same(a, b)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(map(_alike_values, a, b))
+        return len(a) == len(b) and all(
+            _alike_values(x, y, same) for x, y in zip(a, b, strict=True)
+        )
     return a == b
 
 
@@ -256,7 +293,7 @@ def place(
     beside = there[0] if after and there else there[-1] if there else None
     for other in others:
         used = mark and any(name.value == mark for name in find_all(other, cst.Name))
-        if used or (other is beside and _same_test(other, wanted[-1])):
+        if used or (other is beside and _asks_the_same(other, wanted[-1])):
             expected, found = _where_they_part(code(wanted[-1]), code(other))
             raise AnchorError(
                 sought="what this tool inserts here",
@@ -277,8 +314,15 @@ def _where_they_part(a: str, b: str) -> tuple[str, str]:
     return lead + a[first : first + 200], lead + b[first : first + 200]
 
 
-def _same_test(a: cst.CSTNode, b: cst.CSTNode) -> bool:
-    return isinstance(a, cst.If) and isinstance(b, cst.If) and alike(a.test, b.test)
+def _asks_the_same(a: cst.CSTNode, b: cst.CSTNode) -> bool:
+    """Tell whether two statements are ifs of which one asks for what the other does, or more."""
+    if not (isinstance(a, cst.If) and isinstance(b, cst.If)):
+        return False
+    return any(
+        alike(part, whole)
+        for whole, other in ((a.test, b.test), (b.test, a.test))
+        for part in walk(other)
+    )
 
 
 def insert(

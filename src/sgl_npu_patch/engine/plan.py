@@ -9,6 +9,7 @@ from typing import Literal
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Refused, Site, UsageError
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
+from sgl_npu_patch.engine.refresh import refresh
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
 from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.engine.view import View
@@ -165,20 +166,22 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     if native is not None:
         return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
     present: list[Site] = []
+    outdated = False
+    was_here = has_our_header(view)
     for target in seam.targets(view):
         with Located(target.spot.site):
-            edited = target.edit(target.spot.node)
+            node = refresh(target.spot.node) if was_here else target.spot.node
+            outdated |= node is not target.spot.node
+            edited = target.edit(node)
             if edited is target.spot.node:
                 present.append(target.spot.site)
             else:
                 view.replace(target.spot, edited)
-    outdated = False
     for module in seam.vendors:
         outdated |= _place(module, view, present)
     if view.sites:
         return Outcome(name, "applied", tuple(view.sites), outdated=outdated)
-    ours = not seam.alike or has_our_header(view)
-    if ours:
+    if not seam.alike or was_here:
         return Outcome(name, "already", tuple(present))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
 
