@@ -180,11 +180,11 @@ def number(node: cst.CSTNode | None) -> float | None:
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
         value = number(node.expression)
         return None if value is None else -value
-    compute = _ARITHMETIC.get(type(getattr(node, "operator", None)))
-    if not isinstance(node, cst.BinaryOperation) or compute is None:
+    if not isinstance(node, cst.BinaryOperation):
         return None
+    compute = _ARITHMETIC.get(type(node.operator))
     left, right = number(node.left), number(node.right)
-    if left is None or right is None:
+    if compute is None or left is None or right is None:
         return None
     try:
         return float(compute(left, right))
