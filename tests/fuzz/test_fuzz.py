@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import PurePosixPath
 from random import Random
 
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.newer_syntax import outline_with_libcst
 from sgl_npu_patch.engine.source import read_source
 from tests.fuzz.mutants import anchored, judge, judge_files, seam_files
 
@@ -62,6 +64,15 @@ def test_nested_brackets_do_not_reach_libcst(opening: str, closing: str, depth: 
     )
     assert done.returncode == 0, done.stderr
     assert "does not parse" in done.stdout
+
+
+def test_a_line_of_many_operators_does_not_reach_libcst() -> None:
+    """Its parser takes seconds for 2,500 of them, and a minute where the source is wrong as well."""
+    for count, message in ((10, None), (2_500, "does not parse")):
+        text = "x = " + "1+" * count + "1\n"
+        outlined = outline_with_libcst(PurePosixPath("a.py"), text, SyntaxError("newer"))
+        with pytest.raises(Refused, match=message) if message else nullcontext():
+            assert [block.name for block in outlined] == ["x"]
 
 
 def test_brackets_that_are_not_deep_are_read() -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _DEEPEST = 150
 """Bracket depth above which libcst's parser is not trusted: at 2,000 it overflows the stack."""
+_LONGEST = 3_000
+"""Characters of a line from which on its parser is not asked: it takes the square of the time."""
 
 
 def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> Iterator[Block]:
@@ -28,7 +30,7 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
     from sgl_npu_patch.engine.source import Block
 
     refusal = Refused(f"{path}:{error.lineno or 0}: does not parse: {error.msg}")
-    if _depth(text) > _DEEPEST:
+    if _depth(text) > _DEEPEST or max(map(len, text.splitlines()), default=0) > _LONGEST:
         raise refusal from error
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
