@@ -67,7 +67,7 @@ def test_nested_brackets_do_not_reach_libcst(opening: str, closing: str, depth: 
 
 
 def test_a_line_of_many_operators_does_not_reach_libcst() -> None:
-    """Its parser takes seconds for 2,500 of them, and a minute where the source is wrong as well."""
+    """Its parser takes seconds for 2,500 of them, a minute in a wrong call."""
     for count, message in ((10, None), (2_500, "does not parse")):
         text = "x = " + "1+" * count + "1\n"
         outlined = outline_with_libcst(PurePosixPath("a.py"), text, SyntaxError("newer"))
