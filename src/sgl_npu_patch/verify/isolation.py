@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import site
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,15 @@ from sgl_npu_patch.verify.results import Kind, Result
 SECONDS = 300
 """How long a group of checks may take; a whole run takes less than a minute."""
 
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL")
+_KEPT = (
+    "PATH",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "SYSTEMROOT",
+    "LANG",
+    "LC_ALL",
+)
 
 
 def run(
@@ -47,8 +56,10 @@ def _group(group: str, request: Mapping[str, Any], seconds: float) -> Iterator[R
 def _process(asked: str, scratch: str, seconds: float) -> tuple[str, str, str]:
     """Give how the process ended, where it did not end well, and what it wrote."""
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    # Packages in the user's own folder are found without the user's home.
+    environment["PYTHONUSERBASE"] = site.getuserbase()
     environment |= dict.fromkeys(("HOME", "TMPDIR", "USERPROFILE", "XDG_CACHE_HOME"), scratch)
-    command = [sys.executable, "-s", "-B", "-m", "sgl_npu_patch.verify.behaviour"]
+    command = [sys.executable, "-B", "-m", "sgl_npu_patch.verify.behaviour"]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """Run groups of checks on a tree; read one JSON request on stdin, write one JSON line an event.
 
-Never run by hand: `isolation` starts it with a throw-away home and reads the lines. A line names a
-check that begins (``{"begins": ID, "seam", "meaning", "gap"}``) or gives the verdict of the last one.
+Never run by hand: `isolation` starts it with a throw-away home and reads the lines. A line names
+a check that begins (``{"begins": ID, "seam", "meaning", "gap"}``) or gives its verdict.
 """
 
 from __future__ import annotations
