@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.simulator import device
+from sgl_npu_patch.simulator import device
 
 _INTEGERS = {
     torch.float16: torch.int16,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.simulator import device, extension, torch_npu
+from sgl_npu_patch.simulator import device, extension, torch_npu
 
 FOLDER = Path(__file__).parents[2] / "npu_ops"
 PACKAGE = "vendored_batch_invariant_ops"

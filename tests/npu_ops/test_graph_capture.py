@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from sgl_npu_patch.simulator import device, extension, torch_npu
 from tests.npu_ops.bits import on_npu, same_bits
-from tests.simulator import device, extension, torch_npu
 
 DEFAULT = "npu_fused_infer_attention_score_batch_invariant.default"
 OUT = "npu_fused_infer_attention_score_batch_invariant.out"

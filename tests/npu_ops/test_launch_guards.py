@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulator import extension, torch_npu
+from sgl_npu_patch.simulator import extension, torch_npu
 
 VARIABLES = (
     "HCCL_DETERMINISTIC",

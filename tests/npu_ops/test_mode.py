@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from sgl_npu_patch.simulator import device, extension
 from tests.npu_ops.bits import on_npu
 from tests.npu_ops.conftest import FOLDER
-from tests.simulator import device, extension
 
 REBOUND = (
     "npu_fused_infer_attention_score",
@@ -287,7 +287,7 @@ class TestMissingExtension:
         self, npu_ops: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         tmp_path.joinpath("batch_invariant_ops.py").write_text(
-            "from tests.simulator import extension\nextension.install()\n"
+            "from sgl_npu_patch.simulator import extension\nextension.install()\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
         npu_ops.enable()
@@ -312,7 +312,7 @@ class TestMissingExtension:
 CHILD = """
 import importlib, sys
 import torch
-from tests.simulator import device, extension, torch_npu
+from sgl_npu_patch.simulator import device, extension, torch_npu
 device.install(); torch_npu.install(); extension.install()
 sys.path.insert(0, sys.argv[1])
 npu_ops = importlib.import_module("batch_invariant_ops_of_sglang.npu_ops")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from sgl_npu_patch.simulator import device, extension, torch_npu
 from tests.npu_ops.bits import on_npu, same_bits
-from tests.simulator import device, extension, torch_npu
 
 ATTENTION = "npu_fused_infer_attention_score"
 WORKSPACE = "_npu_fused_infer_attention_score_get_max_workspace"

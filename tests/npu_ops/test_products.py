@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sgl_npu_patch.simulator import device, extension
 from tests.npu_ops.bits import on_npu
-from tests.simulator import device, extension
 
 pytestmark = pytest.mark.usefixtures("mode", "grad_mode")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from sgl_npu_patch.simulator import device, extension
 from tests.npu_ops.bits import on_npu
-from tests.simulator import device, extension
 
 pytestmark = pytest.mark.usefixtures("mode")
 

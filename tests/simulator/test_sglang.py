@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.simulator.sglang import Execution, Stub, murmur_hash32
+from sgl_npu_patch.simulator.sglang import Execution, Stub, murmur_hash32
 
 PACKAGE = {
     "__init__.py": "",

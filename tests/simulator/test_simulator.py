@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.simulator import device, extension, schemas, torch_npu
+from sgl_npu_patch.simulator import device, extension, schemas, torch_npu
 
 
 @pytest.fixture(autouse=True)

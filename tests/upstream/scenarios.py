@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tests.simulator import device, extension, torch_npu
-from tests.simulator.device import cpu, npu
-from tests.simulator.sglang import Execution
+from sgl_npu_patch.simulator import device, extension, torch_npu
+from sgl_npu_patch.simulator.device import cpu, npu
+from sgl_npu_patch.simulator.sglang import Execution
 
 ROWS = 3
 PRODUCTS = frozenset({"npu_mm_batch_invariant", "npu_matmul_batch_invariant"})

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.simulator.sglang import VENDORED, Device, Execution
+from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
 from tests.upstream import scenarios
 from tests.upstream.program import ROOT
 from tests.upstream.releases import FORKS_PATCHED, RELEASES_PATCHED, release_tree

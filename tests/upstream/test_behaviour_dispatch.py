@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulator.sglang import DISPATCH, Device, cut_function, package_folder, utilities
+from sgl_npu_patch.simulator.sglang import DISPATCH, Device, cut_function, package_folder, utilities
 from tests.upstream.releases import release_tree
 from tests.upstream.trees import patched_tree
 

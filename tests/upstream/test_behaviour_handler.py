@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulator.sglang import Device, Execution
+from sgl_npu_patch.simulator.sglang import Device, Execution
 from tests.upstream.releases import FORKS_NATIVE, FORKS_PATCHED, RELEASES_PATCHED, release_tree
 from tests.upstream.trees import patched_tree
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from tests.simulator.sglang import Device, Execution, murmur_hash32
+from sgl_npu_patch.simulator.sglang import Device, Execution, murmur_hash32
 from tests.upstream.releases import release_tree
 from tests.upstream.trees import patched_tree
 

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from tests.simulator import schemas
-from tests.simulator.attention import attend
-from tests.simulator.device import NPU, cpu, npu
+from sgl_npu_patch.simulator import schemas
+from sgl_npu_patch.simulator.attention import attend
+from sgl_npu_patch.simulator.device import NPU, cpu, npu
 
 Version = Literal["1.0.0", "2.0.0"]
 

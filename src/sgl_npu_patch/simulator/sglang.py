@@ -368,7 +368,7 @@ def cut_function(
     """
     file = package_folder(tree) / relative
     scope: dict[str, Any] = {"__builtins__": builtins, **namespace}
-    exec(_function_code(file, name), scope)
+    exec(_function_code(file, name), scope)  # noqa: S102  # executing it is the purpose
     function: FunctionType = scope[name]
     return function
 

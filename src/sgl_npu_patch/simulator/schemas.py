@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.simulator.device import NPU, cpu
+from sgl_npu_patch.simulator.device import NPU, cpu
 
 DEFAULT = "2.10.0"
 """Offers graph handlers; 2.8.0.post2 is one that does not."""

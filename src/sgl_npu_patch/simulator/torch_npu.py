@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.simulator import schemas
-from tests.simulator.attention import attend
-from tests.simulator.device import cpu, in_last_bits, npu
+from sgl_npu_patch.simulator import schemas
+from sgl_npu_patch.simulator.attention import attend
+from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu
 
 NAMESPACE = "npu"
 LARGEST_TOP_K = 1024
