@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.verify.findings import NotApplicable, failed
 from sgl_npu_patch.verify.results import Result, Verdict
 from sgl_npu_patch.verify.static import calls, content, layout, names, presence, values
-from sgl_npu_patch.verify.findings import NotApplicable, failed
 from sgl_npu_patch.verify.static.judged import Check, Judged
 
 

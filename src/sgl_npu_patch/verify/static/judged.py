@@ -133,8 +133,7 @@ class Judged:
         if seam not in self._places:
             self._places[seam] = tuple(self._find_places(seam))
         if not self._places[seam]:
-            outcome = self.outcomes[seam]
-            raise NotApplicable(f"{outcome.status}: {outcome.reason or 'it edits no definition'}")
+            raise NotApplicable(f"{self.outcomes[seam].status}: the seam edits no definition here")
         return self._places[seam]
 
     def functions(self, seam: str) -> Iterator[tuple[Place, FunctionNode]]:

@@ -1,4 +1,4 @@
-"""Check that what the edited functions name exists: in the module, and where it is imported from."""
+"""Check that what the edited functions name exists, in the module or where it is imported from."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _table(top: symtable.SymbolTable, node: FunctionNode) -> symtable.SymbolTabl
     """Find the scope of a function."""
     found = list(top.get_children())
     for table in found:
-        if table.get_name() == node.name and table.get_lineno() == node.lineno:
-            if table.get_type() == "function":
-                return table
+        same = table.get_name() == node.name and table.get_lineno() == node.lineno
+        if same and table.get_type() == "function":
+            return table
         found += table.get_children()
     raise AssertionError(f"no scope of {node.name}")
 
