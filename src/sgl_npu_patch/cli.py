@@ -237,8 +237,8 @@ def verify(
         bool,
         typer.Option(
             "--layers",
-            help="Run the tree's layers too, one row alone and in batches, on a simulated NPU whose "
-            "own kernels depend on the batch.",
+            help="Run the tree's layers too, one row alone and in batches, on a simulated NPU "
+            "whose own kernels depend on the batch.",
         ),
     ] = False,
     torch_npu: Annotated[

@@ -84,9 +84,8 @@ def failure_lines(result: Result) -> list[str]:
     for number, text in enumerate(code):
         lines.append(f"  {'code' if not number else '':<9}{text}".rstrip())
     lines += _row("where", str(result.site) if result.site is not None else "")
-    lines += _row(
-        "seam", f"{result.seam}: sgl-npu-patch explain {result.seam}" if result.seam else ""
-    )
+    if result.seam:
+        lines += _row("seam", f"{result.seam}: sgl-npu-patch explain {result.seam}")
     return lines + _row("next", result.action)
 
 

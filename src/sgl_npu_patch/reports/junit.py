@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sgl_npu_patch.reports.checks import by_seam, failure_lines
 from sgl_npu_patch.verify.results import Result
@@ -16,7 +17,7 @@ def render_junit(results: Sequence[Result], name: str) -> str:
     """
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    document = JUnitXml(name)
+    document: Any = JUnitXml(name)
     for seam, group in by_seam(results):
         suite = TestSuite(seam)
         for result in group:

@@ -61,16 +61,13 @@ def _result(result: Result, rule: int, prefix: PurePosixPath) -> sarif.Result:
     import sarif_pydantic as sarif
 
     failed = result.verdict == "fail"
+    told = [result.message, *(failure_lines(result)[1:] if failed else ())]
     return sarif.Result(
         rule_id=result.id,
         rule_index=rule,
         kind=_KINDS[result.verdict],
         level=sarif.Level.ERROR if failed else sarif.Level.NONE,
-        message=sarif.Message(
-            text="\n".join([result.message, *failure_lines(result)[1:]])
-            if failed
-            else result.message
-        ),
+        message=sarif.Message(text="\n".join(told)),
         locations=[_location(result.site, prefix)] if result.site is not None else None,
     )
 

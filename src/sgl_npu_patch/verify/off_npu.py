@@ -186,9 +186,9 @@ def _compare(
     only_ascend = _only_on_ascend(judged)
     found = {}
     for symbol in (*symbols, ""):
-        notes = [
-            note for note in new.notes.get(symbol, ()) if note not in old.notes.get(symbol, ())
-        ]
+        then, now = (version.notes.get(symbol, []) for version in (old, new))
+        notes = [note for note in now if note not in then]
+        notes += (f"{note} no more" for note in then if note not in now)
         parts = [version.parts.get(symbol) for version in (old, new)]
         why = only_ascend.get(symbol.rpartition(".")[2], "")
         if why and _code(parts[0]) != _code(parts[1]):
@@ -355,11 +355,11 @@ class _Fold(ast.NodeTransformer):
     def _drop_strings(self, node: ast.AST, name: str, body: list[ast.stmt]) -> None:
         first = int(name == "body" and isinstance(node, FunctionNode | ast.ClassDef | ast.Module))
         for index in range(len(body) - 1, first - 1, -1):
-            value = getattr(body[index], "value", None)
-            if isinstance(body[index], ast.Expr) and isinstance(value, ast.Constant):
-                if isinstance(value.value, str):
-                    self._note(f"the string {value.value!r} stands as a statement of no effect")
-                    del body[index]
+            statement = body[index]
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                self._note(f"the statement {value.value!r} stands without effect")
+                del body[index]
         if not body and name == "body":
             body.append(ast.Pass())
 
@@ -467,11 +467,14 @@ def _known(node: ast.expr) -> bool | None:
 def _is_pure(node: ast.expr) -> bool:
     """Tell whether evaluating an expression does nothing."""
     return all(
-        isinstance(part, ast.Name | ast.Attribute | ast.Constant | ast.UnaryOp | ast.expr_context)
-        or isinstance(part, ast.unaryop | ast.Compare | ast.cmpop)
+        isinstance(part, _QUIET)
         or (isinstance(part, ast.Call) and ast.unparse(part) in [f"{name}()" for name in _PURE])
         for part in ast.walk(node)
     )
+
+
+_QUIET = (ast.Name, ast.Attribute, ast.Constant, ast.UnaryOp, ast.Compare,
+          ast.unaryop, ast.cmpop, ast.expr_context)  # fmt: skip
 
 
 def _name(node: ast.AST) -> str:

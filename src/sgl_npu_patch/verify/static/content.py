@@ -52,7 +52,7 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
         return
     path, function = _handlers(judged)[0]
     line, shown = function.lineno, ""
-    for path, node, _ in (shut or gates)[:1]:
+    for _, node, _ in (shut or gates)[:1]:
         line, shown = node.lineno, f"if {ast.unparse(node.test)}:"
     off = "the radix cache off for ascend, whose prefill ignores what it holds"
     on = "the radix cache on for ascend, whose prefill reads what it holds"
