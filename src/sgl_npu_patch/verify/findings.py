@@ -1,0 +1,50 @@
+"""Turn what a check of a tree's text finds into its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.verify.results import Result
+
+_SHOWN = 5
+"""How many findings of one check are told."""
+
+
+class NotApplicable(Exception):
+    """Say why a check has no meaning on a tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Say what is wrong at one place, and what to do about it."""
+
+    site: Site
+    expected: str
+    found: str
+    action: str
+    code: str = ""
+
+
+def failed(name: str, seam: str, meaning: str, findings: Sequence[Finding]) -> Result:
+    """Make one result of a check's findings: the first in full, the others by their places."""
+    first, *others = findings
+    message = f"expected {first.expected}, found {first.found}"
+    code = [first.code] if first.code else []
+    if others:
+        message += f" (and {len(others)} more)"
+        code += [f"also {each.site}: {each.found}" for each in others[: _SHOWN - 1]]
+    return Result(
+        id=name,
+        seam=seam,
+        kind="static",
+        verdict="fail",
+        meaning=meaning,
+        message=message,
+        site=first.site,
+        expected=first.expected,
+        found=first.found,
+        code="\n".join(code),
+        action=first.action,
+    )

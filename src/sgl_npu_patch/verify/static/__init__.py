@@ -1,0 +1,88 @@
+"""Check a patched tree by its text alone: no torch, nothing of the tree is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.verify.findings import NotApplicable, failed
+from sgl_npu_patch.verify.results import Result, Verdict
+from sgl_npu_patch.verify.static import calls, content, layout, names, presence, values
+from sgl_npu_patch.verify.static.judged import Check, Judged
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """Pair a check with one seam that it is made for."""
+
+    seam: str
+    run: Check
+
+    @property
+    def id(self) -> str:
+        return f"{self.seam}.{self.run.__name__}"
+
+    @property
+    def meaning(self) -> str:
+        return (self.run.__doc__ or "").strip().splitlines()[0]
+
+
+def _declared() -> Iterator[_Declared]:
+    own: dict[str, tuple[Check, ...]] = {
+        "backend_lists": (content.lists_ascend_once,),
+        "radix_cache": (content.gate_follows_prefill, content.no_other_list_has_ascend),
+        "sampling_backend": (content.keeps_ascend,),
+        "device_dispatch": (content.answers_npu,),
+        "batch_invariant": (values.operators_by_attribute,),
+    }
+    for seam, declared in DETERMINISTIC.items():
+        yield _Declared(seam, presence.in_place)
+        yield _Declared(seam, presence.compiles)
+        if declared.vendors:
+            yield _Declared(seam, presence.unmodified)
+        yield _Declared(seam, names.names_resolve)
+        if seam in calls.SEAMS:
+            yield _Declared(seam, calls.calls_bind)
+        yield from (_Declared(seam, run) for run in own.get(seam, ()))
+        yield _Declared(seam, layout.layout_kept)
+
+
+CHECKS = {declared.id: declared for declared in _declared()}
+"""Every static check by its id, in the order of the seams."""
+
+
+def check(judged: Judged, only: Collection[str] = ()) -> list[Result]:
+    """Run the static checks.
+
+    Args:
+        only: ids and seams to take, all if empty.
+    """
+    return [
+        _result(judged, declared)
+        for declared in CHECKS.values()
+        if not only or declared.id in only or declared.seam in only
+    ]
+
+
+def _result(judged: Judged, declared: _Declared) -> Result:
+    outcome = judged.outcomes[declared.seam]
+    verdict: Verdict = "pass"
+    message = declared.meaning
+    try:
+        findings = list(declared.run(judged, declared.seam))
+    except NotApplicable as reason:
+        verdict, message, findings = "not-applicable", str(reason), []
+    if findings:
+        return failed(declared.id, declared.seam, declared.meaning, findings)
+    if verdict == "pass" and outcome.gaps and declared.run is presence.in_place:
+        message = f"upstream's own form, with gaps: {', '.join(outcome.gaps)}"
+    return Result(
+        id=declared.id,
+        seam=declared.seam,
+        kind="static",
+        verdict=verdict,
+        meaning=declared.meaning,
+        message=message,
+        site=outcome.sites[0] if outcome.sites else None,
+    )

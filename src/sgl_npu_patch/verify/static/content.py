@@ -1,0 +1,247 @@
+"""Check lists, gates and branches by what they say, apart from how the codemods recognise them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from sgl_npu_patch.codemods import _places, backend_lists, device_dispatch, radix_cache
+from sgl_npu_patch.codemods import sampling_backend as sampling
+from sgl_npu_patch.codemods._places import ASCEND
+from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.verify.findings import Finding, NotApplicable
+from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
+
+_DEVICES = {"is_cuda_alike": "CUDA", "is_cuda": "CUDA", "is_xpu": "XPU", "is_npu": "NPU"}
+
+
+def lists_ascend_once(judged: Judged, seam: str) -> Iterator[Finding]:
+    """The list of attention backends holds "ascend" exactly once."""
+    del seam
+    entries = list(_entries(judged, backend_lists.CHOICES))
+    if not entries:
+        raise NotApplicable(f"no module assigns {backend_lists.CHOICES}")
+    count = sum(values.count(ASCEND) for _, values in entries)
+    if count != 1:
+        site, values = entries[0]
+        yield Finding(
+            site,
+            f'"{ASCEND}" exactly once in {backend_lists.CHOICES}',
+            f"{count} times: {values}",
+            "run sgl-npu-patch apply" if not count else "take the other entries out",
+        )
+
+
+def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
+    """The radix cache is off for ascend exactly where prefill ignores a cached prefix."""
+    del seam
+    try:
+        unsafe = _places.ignores_prefix(judged.view())
+    except AnchorError as error:
+        raise NotApplicable(f"what prefill reads cannot be told: {error}") from error
+    gates = [
+        (path, node, closed)
+        for path, function in _handlers(judged)
+        for node in ast.walk(function)
+        if isinstance(node, ast.If) and _disables(node.body)
+        if (closed := _holds_for_ascend(judged, function, node.test)) is not None
+    ]
+    shut = [gate for gate in gates if gate[2]]
+    if bool(shut) == (unsafe is not None):
+        return
+    path, function = _handlers(judged)[0]
+    line, shown = function.lineno, ""
+    for _, node, _ in (shut or gates)[:1]:
+        line, shown = node.lineno, f"if {ast.unparse(node.test)}:"
+    off = "the radix cache off for ascend, whose prefill ignores what it holds"
+    on = "the radix cache on for ascend, whose prefill reads what it holds"
+    yield Finding(
+        Site(path, line, radix_cache.DISABLED),
+        off if unsafe else on,
+        f"it is {'off' if shut else 'on'}, by {len(gates)} conditions on the attention backend",
+        f"see the prefill at {unsafe}" if unsafe else f"see {radix_cache.SUPPORTED}",
+        shown,
+    )
+
+
+def no_other_list_has_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
+    """The handler's other lists, as that of DeepSeek models, are without "ascend"."""
+    del seam
+    if judged.native:
+        raise NotApplicable("upstream's own adaptation decides about DeepSeek models")
+    for path, function in _handlers(judged):
+        for node in ast.walk(function):
+            values = _strings(node)
+            if values is not None and ASCEND in values:
+                yield Finding(
+                    Site(path, getattr(node, "lineno", 0), function.name),
+                    f'lists inside {function.name} without "{ASCEND}"',
+                    ast.unparse(node),
+                    f"take the entry out; it belongs into {backend_lists.CHOICES} alone",
+                )
+
+
+def keeps_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
+    """Deterministic mode leaves a sampling backend "ascend" alone where it draws by seed."""
+    status = judged.outcomes[seam].status
+    if status == "not-needed":
+        raise NotApplicable(f"not-needed: {judged.outcomes[seam].reason}")
+    wanted = status != "withheld"
+    for path, function in _handlers(judged, sampling.OVERRIDE):
+        for node, tests in _forcing(function):
+            guarded = any(_keeps(test) for test in tests)
+            if guarded != wanted:
+                yield Finding(
+                    Site(path, node.lineno, function.name),
+                    f'"pytorch" forced {"but not" if wanted else "also"} in the place of "ascend"',
+                    "under " + " and ".join(map(ast.unparse, tests)) if tests else "always",
+                    "run sgl-npu-patch apply" if wanted else "take the guard out",
+                    ast.unparse(node)[:200],
+                )
+
+
+def answers_npu(judged: Judged, seam: str) -> Iterator[Finding]:
+    """Each device's branch gives its own dispatch key, an NPU's "NPU"."""
+    if judged.outcomes[seam].status == "not-needed":
+        raise NotApplicable(f"not-needed: {judged.outcomes[seam].reason}")
+    for path, function in judged.functions_named(device_dispatch.DISPATCH):
+        given = _answers(function)
+        site = Site(path, function.lineno, function.name)
+        if given.get("NPU") != {"NPU"}:
+            found = ", ".join(sorted(given.get("NPU", set()))) or "nothing"
+            yield Finding(site, '"NPU" under is_npu()', found, "run sgl-npu-patch apply")
+        for device in ("CUDA", "XPU"):
+            if given.get(device, {device}) != {device}:
+                found = ", ".join(sorted(given[device]))
+                yield Finding(site, f'"{device}" on its own devices', found, "restore that branch")
+
+
+def _answers(function: FunctionNode) -> dict[str, set[str]]:
+    given: dict[str, set[str]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Call):
+            device = _DEVICES.get(ast.unparse(node.test.func).rpartition(".")[2])
+            constants = {
+                str(part.value)
+                for statement in node.body
+                for part in ast.walk(statement)
+                if isinstance(part, ast.Constant)
+            }
+            if device:
+                given.setdefault(device, set()).update(constants)
+    return given
+
+
+def _handlers(judged: Judged, *more: str) -> list[tuple[PurePosixPath, FunctionNode]]:
+    """Find the handler of deterministic mode, and what it hands parts of its branch to."""
+    wanted = {*_places.HANDLERS, *more}
+    view = judged.view()
+    try:
+        spot = _places.handler(view)
+        wanted |= {part.block.name for part, _ in _places.parts(view, spot)}
+    except AnchorError:
+        pass
+    found = [each for name in sorted(wanted) for each in judged.functions_named(name)]
+    if not found:
+        raise NotApplicable("no handler of deterministic mode is found")
+    return found
+
+
+def _entries(judged: Judged, name: str) -> Iterator[tuple[Site, list[str]]]:
+    """Yield what module-level statements put into a list of strings."""
+    for path in judged.overlay.mentioning(name):
+        for node in judged.module(path).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            if isinstance(node, ast.AnnAssign | ast.AugAssign):
+                targets = [node.target]
+            named = any(isinstance(t, ast.Name) and t.id == name for t in targets)
+            called = isinstance(node, ast.Expr) and f"{name}." in ast.unparse(node)
+            if named or called:
+                values = [
+                    part.value
+                    for part in ast.walk(node)
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                ]
+                yield Site(path, node.lineno, name), values
+
+
+def _strings(node: ast.AST) -> list[str] | None:
+    if not isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return None
+    values = [e.value for e in node.elts if isinstance(e, ast.Constant)]
+    texts = [value for value in values if isinstance(value, str)]
+    return texts if len(texts) == len(node.elts) else None
+
+
+def _disables(body: Sequence[ast.stmt]) -> bool:
+    """Tell whether a block turns the radix cache off, by assignment or by declaring it."""
+    for statement in body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "True":
+            targets = [t for t in statement.targets if isinstance(t, ast.Attribute)]
+            if any(t.attr == radix_cache.DISABLED for t in targets):
+                return True
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            given = {k.arg: ast.unparse(k.value) for k in statement.value.keywords}
+            if given.get(radix_cache.DISABLED) == "True":
+                return True
+    return False
+
+
+def _holds_for_ascend(judged: Judged, function: FunctionNode, test: ast.expr) -> bool | None:
+    """Evaluate a comparison of the attention backend for "ascend", None for another test."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    if ast.unparse(test.left).rpartition(".")[2] != "attention_backend":
+        return None
+    right = test.comparators[0]
+    values: Sequence[str] | None = _strings(right)
+    if isinstance(right, ast.Constant):
+        values = [str(right.value)]
+    elif isinstance(right, ast.Name):
+        local = [
+            _strings(node.value)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == right.id
+        ]
+        entries = [value for _, some in _entries(judged, right.id) for value in some]
+        values = local[0] if local else entries or None
+    if values is None:
+        return None
+    inside = ASCEND in values
+    return inside if isinstance(test.ops[0], ast.Eq | ast.In) else not inside
+
+
+def _forcing(function: FunctionNode) -> Iterator[tuple[ast.stmt, list[ast.expr]]]:
+    """Yield the statements that make the sampling backend "pytorch", with the tests above."""
+
+    def walk(
+        body: Sequence[ast.stmt], tests: list[ast.expr]
+    ) -> Iterator[tuple[ast.stmt, list[ast.expr]]]:
+        for node in body:
+            if isinstance(node, ast.If):
+                yield from walk(node.body, [*tests, node.test])
+                yield from walk(node.orelse, tests)
+            elif _forces(node):
+                own = [node.value.test] if isinstance(getattr(node, "value", 0), ast.IfExp) else []  # type: ignore[attr-defined]
+                yield node, [*tests, *own]
+            else:
+                for name in ("body", "orelse", "finalbody"):
+                    yield from walk(getattr(node, name, []), tests)
+
+    yield from walk(function.body, [])
+
+
+def _forces(node: ast.stmt) -> bool:
+    text = ast.unparse(node) if isinstance(node, ast.Assign | ast.Return | ast.Expr) else ""
+    if "'pytorch'" not in text or sampling.ATTRIBUTE not in text:
+        return False
+    return not isinstance(node, ast.Expr) or "=" in text
+
+
+def _keeps(test: ast.expr) -> bool:
+    """Tell whether a test is false for the sampling backend "ascend"."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return any(map(_keeps, test.values))
+    text = ast.unparse(test)
+    return text.endswith(f".{sampling.ATTRIBUTE} != '{ASCEND}'")

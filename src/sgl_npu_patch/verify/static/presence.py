@@ -1,0 +1,77 @@
+"""Check that each seam's change is in the tree, compiles and was written by this version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.plan import SETTLED
+from sgl_npu_patch.verify.findings import Finding, NotApplicable
+from sgl_npu_patch.verify.static.judged import Judged
+
+
+def in_place(judged: Judged, seam: str) -> Iterator[Finding]:
+    """Nothing is left to do for the seam."""
+    outcome = judged.outcomes[seam]
+    if outcome.status in ("not-needed", "withheld"):
+        raise NotApplicable(f"{outcome.status}: {outcome.reason}")
+    if outcome.status in SETTLED:
+        return
+    evidence = outcome.evidence
+    if evidence is None:
+        for site in outcome.sites:
+            what = "an older version of it" if outcome.outdated else "a place without it"
+            yield Finding(site, "the seam's change", what, "run sgl-npu-patch apply")
+        return
+    sites = evidence.where or (Site(judged.package / "__init__.py", 0, ""),)
+    yield Finding(
+        sites[0],
+        f"{evidence.sought}: {evidence.expected}",
+        evidence.found,
+        evidence.action,
+        "\n".join(str(site) for site in sites[1:]),
+    )
+
+
+def compiles(judged: Judged, seam: str) -> Iterator[Finding]:
+    """Every file that the seam edits or adds compiles."""
+    files = judged.files(seam)
+    if not files:
+        raise NotApplicable("it has no file in this tree")
+    for path in files:
+        module = judged.module(path)
+        try:
+            compile(module, str(path), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", 0) or 0
+            said = getattr(error, "msg", "") or str(error)
+            yield Finding(
+                Site(path, line, ""), "a file that compiles", said, "restore the file and apply"
+            )
+
+
+def unmodified(judged: Judged, seam: str) -> Iterator[Finding]:
+    """The vendored module is byte for byte what this version writes."""
+    if judged.outcomes[seam].status == "upstream":
+        raise NotApplicable("upstream: the tree has upstream's own module")
+    for module in DETERMINISTIC[seam].vendors:
+        path = judged.package / vendor.FOLDER / f"{module}.py"
+        data = judged.overlay.read(path)
+        found = vendor.recognise(module, data)
+        if found.state == "current":
+            continue
+        edit = vendor.first_edit(module, data or b"") if found.state == "edited" else ""
+        written = f", written by version {found.version}" if found.version else ""
+        yield Finding(
+            Site(path, _line(edit), module),
+            "the module as this version writes it",
+            f"{found.state}{written}" + (f", {edit}" if edit else ""),
+            "move edits elsewhere, delete the file and run sgl-npu-patch apply",
+        )
+
+
+def _line(edit: str) -> int:
+    number = edit.removeprefix("line ").partition(":")[0]
+    return int(number) if number.isdigit() else 0
