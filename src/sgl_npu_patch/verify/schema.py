@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,9 @@ _TYPES = (
     "Tensor", "int", "SymInt", "float", "bool", "str", "Scalar", "complex", "ScalarType", "Layout",
     "Device", "MemoryFormat", "Generator", "Dimname", "Storage", "Stream", "QScheme", "Any",
 )  # fmt: skip
-_TYPE = rf"(?:{'|'.join(_TYPES)})(?:\([a-z](?:\|[a-z])*!?\))?(?:\??\[\d*\](?:\([a-z]!?\))?)?(?: ?\?)?"
+_TYPE = (
+    rf"(?:{'|'.join(_TYPES)})(?:\([a-z](?:\|[a-z])*!?\))?(?:\??\[\d*\](?:\([a-z]!?\))?)?(?: ?\?)?"
+)
 _TEXT = r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\''
 _VALUE = rf"{_TEXT}|\[[^\[\]]*\]|[^\s,()\"'\[\]]+"
 _ARGUMENT = re.compile(rf"(?P<type>{_TYPE}) (?P<name>[A-Za-z_]\w*)(?: ?= ?(?P<default>{_VALUE}))?")
@@ -83,6 +86,12 @@ def parse(text: str) -> Schema | None:
     if end.end() != len(text):
         return None
     return Schema(head["name"], head["overload"] or "default", tuple(arguments), text)
+
+
+def overloads_in(schemas: Mapping[str, str], operator: str) -> list[Schema]:
+    """Parse the overloads of one operator, the default one first."""
+    found = [parse(text) for name, text in schemas.items() if name.partition(".")[0] == operator]
+    return sorted((each for each in found if each), key=lambda each: each.overload != "default")
 
 
 def _value(text: str) -> Any:

@@ -97,9 +97,7 @@ def _from_release(version: Version) -> TorchNpu:
         found = _from_wheel(download(DISTRIBUTION, version, Path(folder), PLATFORMS))
     content = {name: getattr(found, name) for name in TorchNpu.__slots__}
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=kept.parent, delete=False, encoding="utf-8"
-    ) as file:
+    with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
         json.dump(content, file, indent=1, sort_keys=True)
     Path(file.name).replace(kept)
     return found
