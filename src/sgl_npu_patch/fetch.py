@@ -125,7 +125,7 @@ def _free_directory(directory: Path) -> Path:
 def download(
     name: str, version: Version, into: Path, platforms: tuple[str, ...] = PLATFORMS
 ) -> Path:
-    """Let pip put the wheel of a release for one of the platforms into a folder. Raises `Refused`."""
+    """Let pip put a release's wheel for one of the platforms into a folder. Raises `Refused`."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     command += ["--implementation=cp", f"--python-version={PYTHON_TAG}"]

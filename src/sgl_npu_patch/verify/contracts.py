@@ -201,6 +201,22 @@ def bind(schema: Schema, call: ast.Call, kinds: Mapping[ast.expr, frozenset[str]
     Args:
         kinds: what each argument may be, as far as it can be told; see `npu_calls`.
     """
+    given, wrong, unknown = _places(schema, call)
+    for argument in schema.arguments:
+        if argument.name in given:
+            refused, always = _refused(argument, kinds.get(given[argument.name], frozenset()))
+            text = f"{argument.type} {argument.name} takes no {', '.join(refused)}"
+            if refused:
+                (wrong if always else unknown).append(text)
+        elif argument.required and not unknown:
+            wrong.append(f"{argument.name} is missing")
+    if wrong:
+        return Binding("fail", "; ".join(wrong))
+    return Binding("not-applicable" if unknown else "pass", "; ".join(unknown))
+
+
+def _places(schema: Schema, call: ast.Call) -> tuple[dict[str, ast.expr], list[str], list[str]]:
+    """Give each argument its value; say what has no place, and what cannot be told."""
     given: dict[str, ast.expr] = {}
     wrong: list[str] = []
     unknown: list[str] = []
@@ -223,18 +239,7 @@ def bind(schema: Schema, call: ast.Call, kinds: Mapping[ast.expr, frozenset[str]
             wrong.append(f"{keyword.arg} is given twice")
         else:
             given[keyword.arg] = keyword.value
-    for argument in schema.arguments:
-        if argument.name in given:
-            value = given[argument.name]
-            refused, all_refused = _refused(argument, kinds.get(value, frozenset()))
-            text = f"{argument.type} {argument.name} takes no {', '.join(refused)}"
-            if refused:
-                (wrong if all_refused else unknown).append(text)
-        elif argument.required and not unknown:
-            wrong.append(f"{argument.name} is missing")
-    if wrong:
-        return Binding("fail", "; ".join(wrong))
-    return Binding("not-applicable" if unknown else "pass", "; ".join(unknown))
+    return given, wrong, unknown
 
 
 _NUMBERS = {"int", "bool"}

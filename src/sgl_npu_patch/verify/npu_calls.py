@@ -11,8 +11,11 @@ from sgl_npu_patch.engine.errors import Site
 
 _OPS = "torch.ops."
 _TORCH_NPU = "torch_npu."
-_NEW_TENSORS = ("empty", "zeros", "ones", "full", "tensor", "arange", "cumsum", "cat", "stack")
-_NEW_TENSORS = (*_NEW_TENSORS, "empty_like", "zeros_like", "ones_like", "full_like")
+_NEW_TENSORS = (
+    "arange", "cat", "cumsum", "empty", "empty_like", "full", "full_like", "ones", "ones_like",
+    "stack", "tensor", "zeros", "zeros_like",
+)  # fmt: skip
+"""The functions of torch whose result is taken for a tensor."""
 _CATCHING = {"Exception", "BaseException", "AttributeError", "RuntimeError", "NotImplementedError"}
 
 
@@ -37,6 +40,7 @@ class Use:
     kinds: Mapping[ast.expr, frozenset[str]]
 
 
+_UNKNOWN = ast.Constant(...)
 Names = dict[str, list[ast.expr]]
 Values = Callable[[str], list[ast.expr]]
 
@@ -62,8 +66,7 @@ def find_uses(module: ast.Module, path: PurePosixPath) -> Iterator[Use]:
 
 
 def _walk(node: ast.AST, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
-    opens = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    if opens:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         scope.symbol.append(node.name)
         scope.assigned.append(_assignments(node))
     if isinstance(node, ast.expr):
@@ -72,7 +75,7 @@ def _walk(node: ast.AST, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
     for child in ast.iter_child_nodes(node):
         yield from _walk(child, path, scope)
     scope.parents.pop()
-    if opens:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         scope.symbol.pop()
         scope.assigned.pop()
 
@@ -145,7 +148,7 @@ def _dotted(node: ast.expr, scope: _Scope, depth: int = 4) -> str:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         if len(node.args) >= 2 and isinstance(node.args[1], ast.Constant):
             base = _dotted(node.args[0], scope, depth)
-            return f"{base}.{node.args[1].value}" if base else ""
+            return f"{base}.{node.args[1].value!s}" if base else ""
         return ""
     if not isinstance(node, ast.Name):
         return ""
@@ -171,37 +174,43 @@ def _key(node: ast.expr) -> str:
 def _assignments(node: ast.AST) -> Names:
     """Collect what names, and attributes of names in classes, are assigned to within a node."""
     found: Names = {}
-    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     whole = isinstance(node, ast.ClassDef)
     waiting = list(ast.iter_child_nodes(node))
     while waiting:
         each = waiting.pop(0)
-        if isinstance(each, ast.ImportFrom) and each.module:
-            for alias in each.names:
-                value = ast.parse(f"{each.module}.{alias.name}", mode="eval").body
-                if each.module.partition(".")[0] in ("torch", "torch_npu"):
-                    found.setdefault(alias.asname or alias.name, []).append(value)
-        elif isinstance(each, ast.Import):
-            for alias in each.names:
-                if alias.asname and alias.name in ("torch", "torch_npu", "torch.ops"):
-                    value = ast.parse(alias.name, mode="eval").body
-                    found.setdefault(alias.asname, []).append(value)
-        elif isinstance(each, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and each.value:
-            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            for target in targets:
-                key = _key(target)
-                if key:
-                    found.setdefault(key, []).append(each.value)
-                for name in ast.walk(target) if isinstance(target, ast.Tuple) else ():
-                    if isinstance(name, ast.Name):
-                        found.setdefault(name.id, []).append(ast.Constant(...))
-        elif isinstance(each, (ast.AugAssign, ast.For)) and _key(each.target):
-            found.setdefault(_key(each.target), []).append(ast.Constant(...))
-        elif isinstance(each, ast.arg):
-            found.setdefault(each.arg, []).append(ast.Constant(...))
-        if whole or not isinstance(each, (*inner, ast.ClassDef)):
+        for name, value in _bound_by(each):
+            if not whole or "." in name:
+                found.setdefault(name, []).append(value)
+        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+        if whole or not isinstance(each, inner):
             waiting.extend(ast.iter_child_nodes(each))
-    return {name: found[name] for name in found if "." in name} if whole else found
+    return found
+
+
+def _bound_by(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Give what one node assigns; an ellipsis stands for a value that is not followed."""
+    if isinstance(node, ast.ImportFrom) and node.module in ("torch", "torch_npu", "torch.ops"):
+        for alias in node.names:
+            yield alias.asname or alias.name, _spelled(f"{node.module}.{alias.name}")
+    elif isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname and alias.name in ("torch", "torch_npu", "torch.ops"):
+                yield alias.asname, _spelled(alias.name)
+    elif isinstance(node, ast.arg):
+        yield node.arg, _UNKNOWN
+    elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Tuple):
+                yield from ((_key(each), _UNKNOWN) for each in target.elts if _key(each))
+            elif _key(target):
+                yield _key(target), node.value
+    elif isinstance(node, (ast.AugAssign, ast.For, ast.comprehension)):
+        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        yield from ((_key(each), _UNKNOWN) for each in targets if _key(each))
+
+
+def _spelled(dotted: str) -> ast.expr:
+    return ast.parse(dotted, mode="eval").body
 
 
 def kinds_of(node: ast.expr, values: Values, depth: int = 4) -> frozenset[str]:
