@@ -44,9 +44,10 @@ pytest: $(VENV)/test.stamp
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py
 
-# Rewrites the golden table of statuses; review the result as a diff.
+# Rewrites the golden table of statuses and the simulator's schemas; review the result as a diff.
 refresh: $(VENV)/test.stamp
 	$(BIN)/python -m tests.upstream.refresh
+	$(BIN)/python -m tests.simulator.refresh
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.bench_apply
