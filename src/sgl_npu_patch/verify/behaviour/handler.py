@@ -166,8 +166,8 @@ def capture_and_compilation_are_off(subject: Subject) -> None:
     old = ModuleType("torch_npu")
     old.__dict__["npu"] = SimpleNamespace()
     for provided in (None, old):
-        for name in SWITCHES:
-            chosen = {name: not SWITCHES[name]}
+        for name, value in SWITCHES.items():
+            chosen = {name: not value}
             # A warning is said once a process, so each run gets an execution of its own.
             execution = new_execution(subject.package, "npu", {"torch_npu": provided})
             result = run(execution, **chosen)
