@@ -227,9 +227,7 @@ def _top_k_top_p(
     logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
 ) -> torch.Tensor:
     return npu(
-        top_k_top_p(
-            cpu(logits), None if p is None else cpu(p), None if k is None else cpu(k)
-        )
+        top_k_top_p(cpu(logits), None if p is None else cpu(p), None if k is None else cpu(k))
     )
 
 

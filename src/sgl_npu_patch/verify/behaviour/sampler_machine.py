@@ -154,9 +154,12 @@ def hash_module(tree: Path) -> str:
     """Return where the tree's sampler imports the hash from, which is a Triton kernel."""
     file = package_folder(tree).joinpath(*SAMPLER.split(".")[1:]).with_suffix(".py")
     for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            if any(alias.name == "murmur_hash32" for alias in node.names):
-                return node.module
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and any(alias.name == "murmur_hash32" for alias in node.names)
+        ):
+            return node.module
     return "sglang.srt.layers.utils.hash"
 
 
