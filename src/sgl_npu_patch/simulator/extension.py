@@ -18,7 +18,7 @@ import torch
 
 from sgl_npu_patch.simulator import schemas
 from sgl_npu_patch.simulator.attention import attend
-from sgl_npu_patch.simulator.device import NPU, cpu, npu
+from sgl_npu_patch.simulator.device import NPU, cpu, npu, tell
 
 Version = Literal["1.0.0", "2.0.0"]
 
@@ -115,7 +115,9 @@ def _operators(
 def _recorded(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def record(*args: Any, **kwargs: Any) -> Any:
         calls.append(Call(name, args, kwargs))
-        return kernel(*args, **kwargs)
+        result = kernel(*args, **kwargs)
+        tell(f"{NAMESPACE}::{name}", args, kwargs, result)
+        return result
 
     return record
 
