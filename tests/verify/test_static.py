@@ -160,14 +160,20 @@ HEAD = f"from sglang.srt.layers.sampler import Sampler, {FILTERED}\n\n\n"
         f"x = {FILTERED}(1, 2, 3, 4, 5, 6, 7)\n",
         f"x = {FILTERED}(1, 2, 3, 4, 5, sampling_seed=6, positions=7)\n",
         "def f(s):\n    return s._forward_ascend_backend(1, 2, 3, 4, positions=5)\n",
-        "class Own(Sampler):\n    def f(self):\n"
-        "        return self._sample_from_logits(1, 2, 3, 4)\n",
+        (
+            "class Own(Sampler):\n    def f(self):\n"
+            "        return self._sample_from_logits(1, 2, 3, 4)\n"
+        ),
         "def f(s):\n    return Sampler._sample_from_logits(s, 1, 2, 3, 4)\n",
-        "class Own(Sampler):\n    def _sample_from_logits(self, *args, **kwargs):\n"
-        "        return super()._sample_from_logits(*args, **kwargs)\n",
+        (
+            "class Own(Sampler):\n    def _sample_from_logits(self, *args, **kwargs):\n"
+            "        return super()._sample_from_logits(*args, **kwargs)\n"
+        ),
         # Of another family of classes, which only shares the name.
-        "class Other:\n    def _sample_from_logits(self, logits):\n        return logits\n\n"
-        "    def f(self):\n        return self._sample_from_logits(1)\n",
+        (
+            "class Other:\n    def _sample_from_logits(self, logits):\n        return logits\n\n"
+            "    def f(self):\n        return self._sample_from_logits(1)\n"
+        ),
         f'__all__ = ["{FILTERED}"]\n',
     ],
 )
@@ -184,13 +190,17 @@ def test_calls_that_bind(source: str) -> None:
         (f"x = {FILTERED}(1, 2, 3, 4, 5, 6, place=7)\n", "'positions'"),
         ("def f(s):\n    return s._forward_ascend_backend(1, 2, 3, 4)\n", "'positions'"),
         (
-            "class Own(Sampler):\n    def f(self):\n"
-            "        return super()._sample_from_logits(1, 2, 3)\n",
+            (
+                "class Own(Sampler):\n    def f(self):\n"
+                "        return super()._sample_from_logits(1, 2, 3)\n"
+            ),
             "'positions'",
         ),
         (
-            "class Between(Sampler):\n    pass\n\n\nclass Own(Between):\n"
-            "    def _sample_from_logits(self, logits, info, simple):\n        return logits\n",
+            (
+                "class Between(Sampler):\n    pass\n\n\nclass Own(Between):\n"
+                "    def _sample_from_logits(self, logits, info, simple):\n        return logits\n"
+            ),
             "too many positional arguments",
         ),
         ("def f(s, *a):\n    return s._sample_from_logits(*a)\n", "cannot be told"),
@@ -231,8 +241,10 @@ def test_calls_of_the_mode_and_of_our_modules() -> None:
         "import torch\n\nattend = torch.ops.npu.npu_fused_infer_attention_score.out\n",
         "import torch\n\n\nclass A:\n    table = {1: torch.ops.npu.npu_add_rms_norm}\n",
         "import torch_npu\n\n\ndef f(norm=torch_npu.npu_add_rms_norm):\n    return norm\n",
-        "import functools\nimport torch_npu\n\n"
-        "f = functools.partial(torch_npu.npu_add_rms_norm, epsilon=1)\n",
+        (
+            "import functools\nimport torch_npu\n\n"
+            "f = functools.partial(torch_npu.npu_add_rms_norm, epsilon=1)\n"
+        ),
         'import torch_npu\n\nnorm = getattr(torch_npu, "npu_add_rms_norm", None)\n',
     ],
 )
