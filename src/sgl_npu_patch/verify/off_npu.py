@@ -123,7 +123,7 @@ def _of_seam(
             findings.append(finding)
     if findings:
         return failed(name, seam, MEANING, findings)
-    told = f"{MEANING} By design: {'; '.join(dict.fromkeys(notes))}." if notes else MEANING
+    told = "\n".join([f"{MEANING} By design:", *dict.fromkeys(notes)]) if notes else MEANING
     site = judged.outcomes[seam].sites[:1]
     return _result(name, seam, MEANING, "pass", told, *site)
 
