@@ -64,8 +64,12 @@ def print_checks(results: Sequence[Result], headline: str, stream: IO[str]) -> N
             console.print(Text(f"\n{seam}", style="bold"), soft_wrap=True)
             for result in group:
                 line = Text(f"  {_SAID[result.verdict]:<4}", style=_STYLES[result.verdict])
-                line.append(f"  {result.id.partition('.')[2]}: {_told(result)}", style="default")
+                told, *more = _told(result)
+                name = result.id.removeprefix(f"{seam}.")
+                line.append(f"  {name}: {told}", style="default")
                 console.print(line, soft_wrap=True)
+                for text in more:
+                    console.print(Text(f"          {text}"), soft_wrap=True)
         for result in results:
             if result.verdict == "fail":
                 console.print(Text("\n" + "\n".join(failure_lines(result))), soft_wrap=True)
@@ -93,6 +97,6 @@ def _row(label: str, text: str) -> list[str]:
     return wrapped(text, f"  {label:<9}", " " * 11) if text else []
 
 
-def _told(result: Result) -> str:
-    """Say in one line what the verdict means; a failure is told in full below."""
-    return result.meaning if result.verdict == "fail" else " ".join(result.message.split())
+def _told(result: Result) -> list[str]:
+    """Say what the verdict means; a failure is told in full below."""
+    return [result.meaning] if result.verdict == "fail" else result.message.splitlines() or [""]

@@ -35,7 +35,7 @@ def render_sarif(results: Sequence[Result], prefix: PurePosixPath) -> str:
     # Imports pydantic, which takes longer than judging a tree.
     import sarif_pydantic as sarif
 
-    rules = {result.id: result for result in reversed(results)}
+    rules = {result.id: result for result in results}
     driver = sarif.ToolDriver(
         name="sgl-npu-patch",
         version=__version__,

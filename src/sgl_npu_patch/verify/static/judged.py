@@ -215,13 +215,13 @@ def _at(module: ast.Module, lines: set[int]) -> Iterator[Found]:
     return walk(module, "", None, "")
 
 
-def judge(tree: SourceTree) -> Judged:
+def judge(tree: SourceTree | Overlay) -> Judged:
     """Judge the whole series on a tree.
 
     Raises:
         Refused: a file cannot be read or parsed, or the tree is too old.
     """
-    overlay = Overlay(tree)
+    overlay = tree if isinstance(tree, Overlay) else Overlay(tree)
     return Judged(overlay, make_plan(overlay, DETERMINISTIC))
 
 

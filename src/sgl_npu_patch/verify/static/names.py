@@ -24,6 +24,8 @@ def names_resolve(judged: Judged, seam: str) -> Iterator[Finding]:
         for statement in ast.walk(node):
             if isinstance(statement, ast.ImportFrom):
                 yield from _missing(judged, place, statement, {a.name for a in statement.names})
+            elif isinstance(statement, ast.Import):
+                yield from _missing_modules(judged, place, statement)
         yield from _missing_above(judged, place, node)
 
 
@@ -61,8 +63,11 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
 
 
 def _outside(node: FunctionNode) -> set[str]:
-    """Name what a definition uses before it runs: decorators and defaults."""
-    outer = [*node.decorator_list, *node.args.defaults, *node.args.kw_defaults]
+    """Name what a definition uses before it runs: decorators, defaults and annotations."""
+    given = node.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    outer = [*node.decorator_list, *given.defaults, *given.kw_defaults, node.returns]
+    outer += [each.annotation for each in named if each is not None]
     return {
         name.id
         for part in outer
@@ -116,6 +121,15 @@ def _missing_above(judged: Judged, place: Place, node: FunctionNode) -> Iterator
         if isinstance(statement, ast.ImportFrom):
             names = {a.name for a in statement.names if (a.asname or a.name) in used}
             yield from _missing(judged, place, statement, names)
+
+
+def _missing_modules(judged: Judged, place: Place, statement: ast.Import) -> Iterator[Finding]:
+    for alias in statement.names:
+        first, *parts = alias.name.split(".")
+        target = judged.package.joinpath(*parts)
+        if first == "sglang" and _file(judged, target) is None:
+            site = Site(place.path, statement.lineno, place.block.qualname)
+            yield Finding(site, f"the module {target}", "none", "see where it is now")
 
 
 def _missing(
