@@ -48,6 +48,11 @@ def _mode_by_descriptor(trap: Path) -> None:
         os.fchmod(file.fileno(), 0)
 
 
+def _rename_in(trap: Path) -> None:
+    Path("mine").touch()
+    Path("mine").rename(trap / "new")
+
+
 def _from_below(trap: Path) -> None:
     os.chdir(trap)
     Path("new").write_text("x")
@@ -77,7 +82,7 @@ ATTEMPTS: dict[str, Callable[[Path], Any]] = {
     "rmtree": shutil.rmtree,
     "move_out": lambda trap: shutil.move(str(trap / "kept"), "moved"),
     "rename_out": lambda trap: (trap / "kept").rename("renamed"),
-    "rename_in": lambda trap: os.rename("/proc/self/environ", trap / "new"),
+    "rename_in": _rename_in,
     "hard_link": lambda trap: os.link(trap / "kept", "linked"),
     "mkfifo": lambda trap: os.mkfifo(trap / "new"),
     "sqlite": lambda trap: sqlite3.connect(trap / "new"),

@@ -8,6 +8,7 @@ operator passed on as a value) is reported as unknown, never as fine.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -268,12 +269,11 @@ def accepts(type_: str, kind: str) -> bool:
         kind: a name of a type, ``[int]`` for a list of it (``[]?`` if that is not known), ``ints``
             and ``floats`` for numpy's arrays.
     """
-    bare = type_.partition("(")[0] + type_.rpartition(")")[2]
+    bare = re.sub(r"\([^)]*\)| ", "", type_)
     optional = bare.endswith("?")
-    bare = bare.removesuffix("?").strip()
+    bare = bare.removesuffix("?")
     size = bare.partition("[")[2].removesuffix("]")
-    if size:
-        bare = bare.replace(size, "")
+    bare = bare.replace(f"[{size}]", "[]")
     if bare not in _ACCEPTED or (optional and kind == "None"):
         return True
     return kind in _ACCEPTED[bare] or bool(size and kind in _NUMBERS)
