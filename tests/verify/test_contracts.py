@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import numpy as np  # noqa: F401  # the values below are evaluated
 import pytest
 import torch
 
@@ -19,6 +19,8 @@ from sgl_npu_patch.verify.schema import parse
 from sgl_npu_patch.verify.torch_npu_wheel import TorchNpu
 
 OLDEST, NEWEST = "2.6.0", "2.14.0"
+ATTENTION, NORM = "npu_fused_infer_attention_score", "npu_add_rms_norm"
+WORKSPACE = f"_{ATTENTION}_get_max_workspace"
 NPU_OPS = Path(__file__).parents[2] / "npu_ops" / "npu_ops.py"
 
 _ATTENTION = 'Tensor query, Tensor key, *, SymInt[]? lengths=None, int heads=1, str layout="BSH"'
@@ -199,8 +201,11 @@ VALUES: dict[str, tuple[str, ...]] = {
     "[str]": ("['a']",),
     "[None]": ("[None]",),
     "ints": ("np.arange(3)", "np.array([1, 2]).cumsum()", "np.zeros(2, dtype=np.int32)"),
-    "floats": ("np.zeros(2)", "np.array([1, 2]).astype(np.float32)"),
+    "floats": ("np.zeros(2)", "np.array([1, 2]).astype(np.float64)"),
 }
+
+
+NUMBERS = ("int", "SymInt", "float", "bool", "ScalarType")
 
 
 class TestTypes:
@@ -230,11 +235,10 @@ class TestTypes:
         differing = []
         for number, type_ in enumerate(self.types()):
             # A tensor stands for a number if it has one element, which a text does not tell.
-            if kind == "tensor" and type_.strip("?") in ("int", "SymInt", "float", "bool",
-                                                         "ScalarType"):  # fmt: skip
-                value = torch.ones(1, dtype=torch.int64)
+            one = kind == "tensor" and type_.strip("?") in NUMBERS
+            given = torch.ones(1, dtype=torch.int64) if one else value
             try:
-                getattr(operator, f"takes_{number}")(torch.ones(1), x=value)
+                getattr(operator, f"takes_{number}")(torch.ones(1), x=given)
                 taken = True
             except RuntimeError:
                 taken = False
@@ -266,35 +270,33 @@ class TestReplacements:
     @pytest.mark.parametrize("given", [OLDEST, NEWEST])
     def test_ours(self, given: str) -> None:
         assert self.check(given=given) == {
-            f"contract.{name}.replacement": "pass"
-            for name in (
-                "npu_fused_infer_attention_score",
-                "_npu_fused_infer_attention_score_get_max_workspace",
-                "npu_add_rms_norm",
-            )
+            f"contract.{name}.replacement": "pass" for name in (ATTENTION, WORKSPACE, NORM)
         }
 
     @pytest.mark.parametrize(
-        ("change", "name"),
+        ("old", "new", "name"),
         [
-            (("        epsilon: float = 1e-06,", "        eps: float = 1e-06,"), "npu_add_rms_norm"),
-            (("        epsilon: float = 1e-06,", "        epsilon: float = 1e-05,"), "npu_add_rms_norm"),
-            (("        epsilon: float = 1e-06,", "        epsilon: float,"), "npu_add_rms_norm"),
-            (("        x1: torch.Tensor,\n        x2", "        x2: torch.Tensor,\n        x1"),
-             "npu_add_rms_norm"),
-            (("    def default(self)", "    def other(self)"), "npu_add_rms_norm"),
-            (("    def __getattr__", "    def other"), "npu_fused_infer_attention_score"),
-            (("    def out(self, *args: Any, **kwargs: Any)", "    def out(self, *args: Any)"),
-             "npu_fused_infer_attention_score"),
-            (("    def __call__(self, *args: Any, **kwargs: Any)", "    def __call__(self, *args: Any)"),
-             "npu_fused_infer_attention_score"),
-            (("_max_workspace_unavailable(*args: Any, **kwargs: Any)",
-              "_max_workspace_unavailable(*args: Any)"),
-             "_npu_fused_infer_attention_score_get_max_workspace"),
+            ("        epsilon: float = 1e-06,", "        eps: float = 1e-06,", NORM),
+            ("        epsilon: float = 1e-06,", "        epsilon: float = 1e-05,", NORM),
+            ("        epsilon: float = 1e-06,", "        epsilon: float,", NORM),
+            (
+                "        x1: torch.Tensor,\n        x2",
+                "        x2: torch.Tensor,\n        x1",
+                NORM,
+            ),
+            ("    def default(self)", "    def other(self)", NORM),
+            ("    def __getattr__", "    def other", ATTENTION),
+            ("    def out(self, *args: Any, **kwargs", "    def out(self, **kwargs", ATTENTION),
+            (
+                "    def __call__(self, *args: Any, **kwargs",
+                "    def __call__(self, **k",
+                ATTENTION,
+            ),
+            ("_unavailable(*args: Any, **kwargs: Any)", "_unavailable(*args: Any)", WORKSPACE),
         ],
-    )  # fmt: skip
-    def test_a_narrower_one_is_a_failure(self, change: tuple[str, str], name: str) -> None:
-        found = self.check(change)
+    )
+    def test_a_narrower_one_is_a_failure(self, old: str, new: str, name: str) -> None:
+        found = self.check((old, new))
         failed = [each for each, verdict in found.items() if verdict == "fail"]
         assert failed == [f"contract.{name}.replacement"]
 

@@ -276,7 +276,7 @@ def accepts(type_: str, kind: str) -> bool:
     bare = bare.replace(f"[{size}]", "[]")
     if bare not in _ACCEPTED or (optional and kind == "None"):
         return True
-    return kind in _ACCEPTED[bare] or bool(size and kind in _NUMBERS)
+    return kind in _ACCEPTED[bare] or bool(size and bare == "int[]" and kind in _NUMBERS)
 
 
 def _refused(argument: Argument, kinds: frozenset[str]) -> tuple[list[str], bool]:

@@ -265,23 +265,25 @@ def _kind_of_call(node: ast.Call) -> frozenset[str]:
         return frozenset({"tensor"})
     array = node.func.value if isinstance(node.func, ast.Attribute) else None
     if root in ("np", "numpy") and name in ("arange", "array", "cumsum", "zeros", "ones", "full"):
-        return frozenset({_array(node)})
+        return _array(node)
     if name in ("cumsum", "astype", "copy") and isinstance(array, ast.Call):
         inner = _kind_of_call(array)
         if inner <= {"ints", "floats"}:
-            return frozenset({_array(node)}) if name == "astype" else inner
+            return _array(node) if name == "astype" else inner
     return frozenset()
 
 
-def _array(node: ast.Call) -> str:
+def _array(node: ast.Call) -> frozenset[str]:
     """Tell an array of whole numbers, as far as the call says so, from one of others."""
     texts = [ast.unparse(each) for each in [*node.args, *(k.value for k in node.keywords)]]
     named = {text.rpartition(".")[2].strip("'\"") for text in texts}
-    if named & {"float", "float16", "float32", "float64", "double"}:
-        return "floats"
+    if named & {"float16", "float32", "half", "single"}:
+        # Torch takes some of their items for whole numbers, and some not.
+        return frozenset()
     whole = any(name.startswith(("int", "uint")) for name in named)
-    name = ast.unparse(node.func).rpartition(".")[2]
-    return "floats" if name in ("zeros", "ones") and not whole else "ints"
+    of_floats = ast.unparse(node.func).rpartition(".")[2] in ("zeros", "ones") and not whole
+    floats = of_floats or named & {"float", "float64", "double"}
+    return frozenset({"floats" if floats else "ints"})
 
 
 def _guard(operator: str, node: ast.expr, scope: _Scope) -> str:
