@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sgl_npu_patch.engine.tree import open_directory
-from sgl_npu_patch.verify import contracts, torch_npu_wheel
+from sgl_npu_patch.verify import contracts, replacements, torch_npu_wheel
 from sgl_npu_patch.verify.npu_calls import find_uses, kinds_of
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.schema import parse
@@ -262,7 +262,7 @@ class TestReplacements:
         if change:
             assert change[0] in source
             source = source.replace(*change)
-        results = contracts.replacements.check(
+        results = replacements.check(
             ast.parse(source), contracts.VENDORED, torch_npu_wheel.read(given)
         )
         return {result.id: result.verdict for result in results}

@@ -13,10 +13,10 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
@@ -32,8 +32,9 @@ PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_
 FORMAT = 2
 """Counts up when more is read out of a wheel, so that what older versions kept is read again."""
 
-_LIBRARY = re.compile(r"torch_npu/lib/lib(?:torch_npu|op_plugin_atb)\.so")
-_HANDLERS = "torch_npu/npu/_npugraph_handlers/"
+_LIBRARIES = ("torch_npu/lib/libtorch_npu.so", "torch_npu/lib/libop_plugin_atb.so")
+_NPU = "torch_npu/npu/__init__.py"
+_HANDLERS = (b"NpuGraphOpHandler", b"register_npu_graph_handler")
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _NAME = re.compile(rb"_?npu_[a-z0-9_]+(?:\.[a-z_]+)?")
 
@@ -106,25 +107,28 @@ def _from_release(version: Version) -> TorchNpu:
 def _from_wheel(wheel: Path) -> TorchNpu:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            names = archive.namelist()
-            libraries = (archive.read(name) for name in names if _LIBRARY.fullmatch(name))
-            return _read(_version_in(wheel.name) or str(wheel), names, libraries)
+            names = set(archive.namelist())
+            return _read(
+                _version_in(wheel.name) or str(wheel),
+                (archive.read(name) for name in _LIBRARIES if name in names),
+                archive.read(_NPU) if _NPU in names else b"",
+            )
     except (OSError, zipfile.BadZipFile) as error:
         raise Refused(f"cannot read {wheel}: {error}") from error
 
 
 def _from_folder(folder: Path, name: str) -> TorchNpu:
     base = folder.parent if folder.name == DISTRIBUTION else folder
-    found = next(base.glob(f"{DISTRIBUTION}-*.dist-info"), None)
+    metadata_folder = next(base.glob(f"{DISTRIBUTION}-*.dist-info"), None)
+    version = _version_in(metadata_folder.name) if metadata_folder else name
+    libraries = [base / name for name in _LIBRARIES]
+    npu = base / _NPU
     try:
-        files = [path for path in (base / DISTRIBUTION).rglob("*") if path.is_file()]
-        names = [PurePosixPath(path.relative_to(base)).as_posix() for path in files]
-        libraries = (
-            path.read_bytes()
-            for path, name in zip(files, names, strict=True)
-            if _LIBRARY.fullmatch(name)
+        return _read(
+            version,
+            (path.read_bytes() for path in libraries if path.is_file()),
+            npu.read_bytes() if npu.is_file() else b"",
         )
-        return _read((found and _version_in(found.name)) or name, names, libraries)
     except OSError as error:
         raise Refused(f"cannot read {folder}: {error}") from error
 
@@ -142,7 +146,7 @@ def _version_in(name: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def _read(version: str, names: list[str], libraries: Iterator[bytes]) -> TorchNpu:
+def _read(version: str, libraries: Iterable[bytes], npu: bytes) -> TorchNpu:
     schemas: dict[str, str] = {}
     named: set[str] = set()
     for library in libraries:
@@ -154,6 +158,6 @@ def _read(version: str, names: list[str], libraries: Iterator[bytes]) -> TorchNp
                 schemas[schema.text.partition("(")[0]] = schema.text
     if not schemas:
         raise Refused(f"{version} holds no operator schemas: it is not a build of torch_npu")
-    handlers = any(name.startswith(_HANDLERS) for name in names)
+    handlers = all(name in npu for name in _HANDLERS)
     unread = tuple(sorted(named - set(schemas)))
     return TorchNpu(version, dict(sorted(schemas.items())), handlers, unread)
