@@ -48,7 +48,8 @@ def run(
     interrupted, the processes are ended and their folders removed first.
 
     Args:
-        request: what `behaviour.Subject` holds, in JSON's types, and ``only``, ids to run alone.
+        request: what `behaviour.Subject` holds, in JSON's types, and ``only``, ids and seams to run
+            alone.
     """
     running = _Running()
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:

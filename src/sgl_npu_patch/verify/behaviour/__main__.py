@@ -42,7 +42,7 @@ def main() -> None:
         each
         for group in request["groups"]
         for each in declared(group)
-        if not request["only"] or each.id in request["only"]
+        if not request["only"] or {each.id, each.seam} & set(request["only"])
     ]
     keys = ("id", "seam", "meaning", "gap")
     answer({"declared": [{key: getattr(each, key) for key in keys} for each in checks]})
@@ -50,14 +50,15 @@ def main() -> None:
     for each in checks:
         os.chdir(request["scratch"])
         answer({"begins": each.id})
-        answer(_verdict(each, subject))
+        answer(verdict(each, subject))
     # Neither threads nor exit handlers of the tree may outlast the checks.
     os._exit(0)
 
 
-def _verdict(each: Check, subject: Subject) -> dict[str, Any]:
+def verdict(each: Check, subject: Subject) -> dict[str, Any]:
+    """Run one check and give what is to be told of it."""
     try:
-        each.run(subject)
+        said = each.run(subject)
     except NotApplicable as reason:
         return {"verdict": "not-applicable", "message": str(reason)}
     except Failed as failure:
@@ -73,7 +74,7 @@ def _verdict(each: Check, subject: Subject) -> dict[str, Any]:
         if not isinstance(error, AssertionError):
             message = f"{type(error).__name__}: {message}"
         return {"verdict": "fail", "message": message[:2000], "code": _where(error)}
-    return {"verdict": "pass", "message": each.meaning}
+    return {"verdict": "pass", "message": f"{each.meaning} {said or ''}".strip()}
 
 
 def _where(error: BaseException) -> str:
