@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.verify import replacements
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
@@ -42,11 +43,18 @@ def check(tree: SourceTree, given: str) -> list[Result]:
         given: see `torch_npu_wheel.read`. Raises `Refused`.
     """
     offered = read(given)
-    uses = [use for path in _files(tree) for use in _uses(tree, path)]
-    results = [*_operators(uses, offered), *_elsewhere(uses)]
-    data = tree.read(tree.package / VENDORED)
-    if data is not None:
-        results += replacements.check(ast.parse(data), tree.package / VENDORED, offered)
+    modules: dict[PurePosixPath, ast.Module] = {}
+    results: list[Result] = []
+    for path in _files(tree):
+        try:
+            modules[path] = ast.parse(tree.read(path) or b"")
+        except (SyntaxError, ValueError, RecursionError) as error:
+            results.append(_unreadable(path, error))
+    uses = [use for path, module in modules.items() for use in _uses(tree, path, module)]
+    results += [*_operators(uses, offered), *_elsewhere(uses)]
+    vendored = modules.get(tree.package / VENDORED)
+    if vendored is not None:
+        results += replacements.check(vendored, tree.package / VENDORED, offered)
     return results
 
 
@@ -59,14 +67,23 @@ def _files(tree: SourceTree) -> list[PurePosixPath]:
     )
 
 
-def _uses(tree: SourceTree, path: PurePosixPath) -> Iterator[Use]:
-    data = tree.read(path)
-    if data is None:
-        return
-    for use in find_uses(ast.parse(data), path):
-        # These files serve other devices too.
+def _uses(tree: SourceTree, path: PurePosixPath, module: ast.Module) -> Iterator[Use]:
+    for use in find_uses(module, path):
+        # Some of these files serve other devices too.
         if use.namespace in _OURS or path.is_relative_to(tree.package / FOLDER):
             yield use
+
+
+def _unreadable(path: PurePosixPath, error: Exception) -> Result:
+    return Result(
+        id=f"contract.{path.stem}.unread",
+        seam="",
+        kind="contract",
+        verdict="not-applicable",
+        meaning="The calls of NPU operators in this file can be read.",
+        message=f"{path} cannot be read by the Python that runs this: {error}",
+        site=Site(path, 0, ""),
+    )
 
 
 def _operators(uses: Iterable[Use], offered: TorchNpu) -> Iterator[Result]:
