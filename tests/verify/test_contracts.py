@@ -28,10 +28,15 @@ SCHEMAS = (
     "npu_norm(Tensor input, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     f"npu_attention({_ATTENTION}) -> (Tensor, Tensor)",
     f"npu_attention.out({_ATTENTION}, Tensor? workspace=None, Tensor[] out) -> (Tensor, Tensor)",
+    "npu_paged(Tensor input) -> Tensor",
     "npu_sum(Tensor input, int[1]? dim=None, int[] shape=[]) -> Tensor",
 )
 OFFERED = TorchNpu(
-    "9.9", {text.partition("(")[0]: text for text in SCHEMAS}, True, ("npu_cut_into_pieces",)
+    "9.9",
+    {text.partition("(")[0]: text for text in SCHEMAS},
+    True,
+    ("npu_paged",),
+    ("npu_cut_into_pieces",),
 )
 
 
@@ -82,6 +87,9 @@ class TestCalls:
             "torch_npu.npu_attention(q, k, workspace=w, out=[a, b])",
             "torch_npu.npu_attention.out(q, k, workspace=None, out=[a, b])",
             "torch_npu.npu_sum(x, 1)",
+            "torch_npu.npu_paged(x)",
+            "torch_npu.atb.npu_paged(x)",
+            "torch.ops.atb.npu_paged(x)",
             "op = torch.ops.npu.npu_norm\nop(x, y)",
             "op = torch_npu.npu_attention.out\nop(q, k, out=[a])",
             "op = torch_npu.npu_attention\nop.out(q, k, out=[a])",
@@ -119,6 +127,8 @@ class TestCalls:
             ("op = torch.ops.npu.npu_norm\nop(x)", "gamma is missing"),
             ("lengths = 3\ntorch_npu.npu_attention(q, k, lengths=lengths)", "takes no int"),
             ("torch.ops.npu.npu_norm(*x, eps=1)", "has no argument eps"),
+            ("torch.ops.npu.npu_paged(x)", "it is an operator of torch.ops.atb"),
+            ("torch.ops.atb.npu_norm(x, y)", "it is an operator of torch.ops.npu"),
             ("torch_npu.npu_missing(x)", "no such operator"),
             ("if torch_npu.version > 2:\n    torch_npu.npu_missing(x)", "no such operator"),
             ("if not hasattr(torch_npu, 'npu_missing'):\n    torch_npu.npu_missing(x)", "no such"),
