@@ -8,11 +8,13 @@ operator passed on as a value) is reported as unknown, never as fine.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.verify import replacements
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
@@ -41,11 +43,18 @@ def check(tree: SourceTree, given: str) -> list[Result]:
         given: see `torch_npu_wheel.read`. Raises `Refused`.
     """
     offered = read(given)
-    uses = [use for path in _files(tree) for use in _uses(tree, path)]
-    results = [*_operators(uses, offered), *_elsewhere(uses)]
-    data = tree.read(tree.package / VENDORED)
-    if data is not None:
-        results += replacements.check(ast.parse(data), tree.package / VENDORED, offered)
+    modules: dict[PurePosixPath, ast.Module] = {}
+    results: list[Result] = []
+    for path in _files(tree):
+        try:
+            modules[path] = ast.parse(tree.read(path) or b"")
+        except (SyntaxError, ValueError, RecursionError) as error:
+            results.append(_unreadable(path, error))
+    uses = [use for path, module in modules.items() for use in _uses(tree, path, module)]
+    results += [*_operators(uses, offered), *_elsewhere(uses)]
+    vendored = modules.get(tree.package / VENDORED)
+    if vendored is not None:
+        results += replacements.check(vendored, tree.package / VENDORED, offered)
     return results
 
 
@@ -58,14 +67,23 @@ def _files(tree: SourceTree) -> list[PurePosixPath]:
     )
 
 
-def _uses(tree: SourceTree, path: PurePosixPath) -> Iterator[Use]:
-    data = tree.read(path)
-    if data is None:
-        return
-    for use in find_uses(ast.parse(data), path):
-        # These files serve other devices too.
+def _uses(tree: SourceTree, path: PurePosixPath, module: ast.Module) -> Iterator[Use]:
+    for use in find_uses(module, path):
+        # Some of these files serve other devices too.
         if use.namespace in _OURS or path.is_relative_to(tree.package / FOLDER):
             yield use
+
+
+def _unreadable(path: PurePosixPath, error: Exception) -> Result:
+    return Result(
+        id=f"contract.{path.stem}.unread",
+        seam="",
+        kind="contract",
+        verdict="not-applicable",
+        meaning="The calls of NPU operators in this file can be read.",
+        message=f"{path} cannot be read by the Python that runs this: {error}",
+        site=Site(path, 0, ""),
+    )
 
 
 def _operators(uses: Iterable[Use], offered: TorchNpu) -> Iterator[Result]:
@@ -78,7 +96,8 @@ def _operators(uses: Iterable[Use], offered: TorchNpu) -> Iterator[Result]:
         if not overloads:
             yield _missing(name, by_name[name], offered)
             continue
-        judged = [(use, *_judge(use, overloads)) for use in by_name[name]]
+        namespace = "atb" if name in offered.atb else "npu"
+        judged = [(use, *_judge(use, namespace, overloads)) for use in by_name[name]]
         wrong = [(use, found) for use, verdict, found in judged if verdict == "fail"]
         unknown = [(use, found) for use, verdict, found in judged if verdict == "not-applicable"]
         expected = " or ".join(overload.text for overload in overloads)
@@ -170,8 +189,10 @@ def _result(
     )
 
 
-def _judge(use: Use, overloads: list[Schema]) -> tuple[Verdict, str]:
+def _judge(use: Use, namespace: str, overloads: list[Schema]) -> tuple[Verdict, str]:
     """Say whether one call binds to one of the overloads, and what is wrong or unknown."""
+    if use.namespace not in ("torch_npu", namespace):
+        return "fail", f"it is an operator of torch.ops.{namespace}"
     if use.overload:
         overloads = [each for each in overloads if each.overload == use.overload]
         if not overloads:
@@ -268,15 +289,14 @@ def accepts(type_: str, kind: str) -> bool:
         kind: a name of a type, ``[int]`` for a list of it (``[]?`` if that is not known), ``ints``
             and ``floats`` for numpy's arrays.
     """
-    bare = type_.partition("(")[0] + type_.rpartition(")")[2]
+    bare = re.sub(r"\([^)]*\)| ", "", type_)
     optional = bare.endswith("?")
-    bare = bare.removesuffix("?").strip()
+    bare = bare.removesuffix("?")
     size = bare.partition("[")[2].removesuffix("]")
-    if size:
-        bare = bare.replace(size, "")
+    bare = bare.replace(f"[{size}]", "[]")
     if bare not in _ACCEPTED or (optional and kind == "None"):
         return True
-    return kind in _ACCEPTED[bare] or bool(size and kind in _NUMBERS)
+    return kind in _ACCEPTED[bare] or bool(size and bare == "int[]" and kind in _NUMBERS)
 
 
 def _refused(argument: Argument, kinds: frozenset[str]) -> tuple[list[str], bool]:

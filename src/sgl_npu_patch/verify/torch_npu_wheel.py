@@ -13,10 +13,10 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
@@ -29,11 +29,13 @@ INSTALLED = "installed"
 """What asks for the copy that this Python would import."""
 
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
-FORMAT = 2
+FORMAT = 3
 """Counts up when more is read out of a wheel, so that what older versions kept is read again."""
 
-_LIBRARY = re.compile(r"torch_npu/lib/lib(?:torch_npu|op_plugin_atb)\.so")
-_HANDLERS = "torch_npu/npu/_npugraph_handlers/"
+_ATB = "torch_npu/lib/libop_plugin_atb.so"
+_LIBRARIES = ("torch_npu/lib/libtorch_npu.so", _ATB)
+_NPU = "torch_npu/npu/__init__.py"
+_HANDLERS = (b"NpuGraphOpHandler", b"register_npu_graph_handler")
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
 _NAME = re.compile(rb"_?npu_[a-z0-9_]+(?:\.[a-z_]+)?")
 
@@ -46,6 +48,7 @@ class TorchNpu:
         version: its version, or the path that it was read from where that does not say.
         schemas: the text of each schema by operator, with ``.overload`` if it is not the default.
         graph_handlers: graph handlers can be registered by operator.
+        atb: the operators of ``torch.ops.atb``; the others are those of ``torch.ops.npu``.
         unread: what is named like an operator in the libraries and has no schema there: its schema
             was cut into pieces, or it is something else.
     """
@@ -53,6 +56,7 @@ class TorchNpu:
     version: str
     schemas: Mapping[str, str]
     graph_handlers: bool
+    atb: tuple[str, ...]
     unread: tuple[str, ...]
 
 
@@ -92,7 +96,8 @@ def _from_release(version: Version) -> TorchNpu:
     kept = cache_directory() / f"torch_npu-{version}-operators-{FORMAT}.json"
     if kept.is_file():
         content = json.loads(kept.read_text(encoding="utf-8"))
-        return TorchNpu(**{**content, "unread": tuple(content["unread"])})
+        lists = {name: tuple(content[name]) for name in ("atb", "unread")}
+        return TorchNpu(**{**content, **lists})
     with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as folder:
         found = _from_wheel(download(DISTRIBUTION, version, Path(folder), PLATFORMS))
     content = {name: getattr(found, name) for name in TorchNpu.__slots__}
@@ -106,25 +111,28 @@ def _from_release(version: Version) -> TorchNpu:
 def _from_wheel(wheel: Path) -> TorchNpu:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            names = archive.namelist()
-            libraries = (archive.read(name) for name in names if _LIBRARY.fullmatch(name))
-            return _read(_version_in(wheel.name) or str(wheel), names, libraries)
+            names = set(archive.namelist())
+            return _read(
+                _version_in(wheel.name) or str(wheel),
+                {name: archive.read(name) for name in _LIBRARIES if name in names},
+                archive.read(_NPU) if _NPU in names else b"",
+            )
     except (OSError, zipfile.BadZipFile) as error:
         raise Refused(f"cannot read {wheel}: {error}") from error
 
 
 def _from_folder(folder: Path, name: str) -> TorchNpu:
     base = folder.parent if folder.name == DISTRIBUTION else folder
-    found = next(base.glob(f"{DISTRIBUTION}-*.dist-info"), None)
+    metadata_folder = next(base.glob(f"{DISTRIBUTION}-*.dist-info"), None)
+    version = _version_in(metadata_folder.name) if metadata_folder else name
+    libraries = {name: base / name for name in _LIBRARIES}
+    npu = base / _NPU
     try:
-        files = [path for path in (base / DISTRIBUTION).rglob("*") if path.is_file()]
-        names = [PurePosixPath(path.relative_to(base)).as_posix() for path in files]
-        libraries = (
-            path.read_bytes()
-            for path, name in zip(files, names, strict=True)
-            if _LIBRARY.fullmatch(name)
+        return _read(
+            version,
+            {name: path.read_bytes() for name, path in libraries.items() if path.is_file()},
+            npu.read_bytes() if npu.is_file() else b"",
         )
-        return _read((found and _version_in(found.name)) or name, names, libraries)
     except OSError as error:
         raise Refused(f"cannot read {folder}: {error}") from error
 
@@ -142,18 +150,21 @@ def _version_in(name: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def _read(version: str, names: list[str], libraries: Iterator[bytes]) -> TorchNpu:
+def _read(version: str, libraries: Mapping[str, bytes], npu: bytes) -> TorchNpu:
     schemas: dict[str, str] = {}
     named: set[str] = set()
-    for library in libraries:
+    atb: set[str] = set()
+    for name, library in libraries.items():
         for match in _TEXT.finditer(library):
             text = match.group()
             if _NAME.fullmatch(text):
                 named.add(text.decode("ascii"))
             elif b"->" in text and (schema := parse(text.decode("ascii"))):
                 schemas[schema.text.partition("(")[0]] = schema.text
+                if name == _ATB:
+                    atb.add(schema.name)
     if not schemas:
         raise Refused(f"{version} holds no operator schemas: it is not a build of torch_npu")
-    handlers = any(name.startswith(_HANDLERS) for name in names)
+    handlers = all(name in npu for name in _HANDLERS)
     unread = tuple(sorted(named - set(schemas)))
-    return TorchNpu(version, dict(sorted(schemas.items())), handlers, unread)
+    return TorchNpu(version, dict(sorted(schemas.items())), handlers, tuple(sorted(atb)), unread)

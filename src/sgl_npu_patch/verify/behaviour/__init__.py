@@ -1,7 +1,8 @@
 """Declare the checks that execute a tree; each is a function of a `Subject`.
 
-A check returns where the behaviour holds, and may say what it saw. It raises `Failed`, or an `AssertionError` with a message
-that says what was found, where it does not, and `NotApplicable` where it has no meaning on a tree.
+A check returns where the behaviour holds, and may give a text on what it saw. It raises `Failed`,
+or an `AssertionError` with a message that says what was found, where it does not, and
+`NotApplicable` where it has no meaning on a tree.
 The modules of this package are imported only in the process that `isolation` starts.
 """
 
@@ -88,6 +89,6 @@ def check(seam: str, *, gap: str = "") -> Callable[[Run], Run]:
 
 
 def declared(group: str) -> tuple[Check, ...]:
-    """Import one group and give its checks in their order."""
-    module = import_module(f"{__name__}.{group}")
+    """Import one group, by its name or as a whole module's, and give its checks in their order."""
+    module = import_module(group if "." in group else f"{__name__}.{group}")
     return tuple(each for each in CHECKS.values() if each.run.__module__ == module.__name__)
