@@ -72,7 +72,7 @@ FAULTS = {
         CHOICES + LISTED,
         CHOICES + LISTED.replace("]", ', "torch_native"]'),
         "handler",
-        "backend_lists radix_cache",
+        "backend_lists",
     ),
     "the radix cache is off": Fault(
         SERVER_ARGS,
