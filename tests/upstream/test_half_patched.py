@@ -631,16 +631,20 @@ def test_what_is_accepted_behaves(name: str) -> None:
     chosen.recipe(files)
     published = sources(chosen.version)
     edited = {path for path, data in files.items() if data != published.get(path)}
+    check_behaviour(chosen.version, files, expected(chosen), edited)
+
+
+def check_behaviour(
+    version: str, files: Files, found: dict[str, str], edited: Collection[str] = (OPS, SAMPLER)
+) -> None:
+    """Execute what the series makes of a tree; the costly seams only where their file was edited.
+
+    What fails must be a gap that the plan names.
+    """
     plan = judge(files)
-    assert statuses(plan) == expected(chosen)
-    check_behaviour(chosen.version, plan, result(files, plan), edited)
-
-
-def check_behaviour(version: str, plan: Plan, files: Files, edited: Collection[str]) -> None:
-    """Execute every seam of a tree; the costly ones only where a recipe edited their file."""
-    found = statuses(plan)
+    assert statuses(plan) == found
     assert "conflict" not in found.values()
-    folder = lay_out(version, files)
+    folder = lay_out(version, result(files, plan))
     groups = ("handler", "dispatch", *(("batch_invariant", "npu_ops") if OPS in edited else ()))
     wrong = failed(verdicts(subject_of(folder, found), *groups))
     named = {gap for outcome in plan.outcomes for gap in outcome.gaps}
@@ -672,7 +676,7 @@ def check_native_sampler(folder: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     with one_thread():
         yield
 

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from sgl_npu_patch.simulator import device, extension, torch_npu
-from sgl_npu_patch.simulator.sglang import Device, Execution
+from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
 from sgl_npu_patch.verify.behaviour.arguments import (
     CHOICES,
@@ -109,7 +109,7 @@ def other_backends_keep_their_gate(subject: Subject) -> None:
 @check("radix_cache")
 def deepseek_is_refused_as_before(subject: Subject) -> None:
     """A DeepSeek model is refused on ascend as the unpatched tree refuses it on flashinfer."""
-    if subject.native:
+    if not _carries_ours(subject):
         raise NotApplicable("the unpatched tree accepts ascend itself")
     for on in ("cuda", "npu"):
         base, patched = _pair(subject, on)
@@ -123,7 +123,7 @@ def deepseek_is_refused_as_before(subject: Subject) -> None:
 @check("radix_cache", gap="deepseek_refused")
 def deepseek_is_accepted(subject: Subject) -> None:
     """A DeepSeek model is accepted on ascend where the tree claims that ascend is ready for it."""
-    if not subject.native:
+    if _carries_ours(subject):
         raise NotApplicable("the patch leaves the refusal of DeepSeek models as it is")
     if "ascend" not in (listed(_npu(subject), RADIX) or ()):
         raise NotApplicable(f"the tree does not list ascend in {RADIX}")
@@ -181,6 +181,8 @@ def capture_and_compilation_are_off(subject: Subject) -> None:
 @check("launch_guards")
 def graphs_stay_where_they_can_be_renewed(subject: Subject) -> None:
     """Graph capture stays on where torch_npu can renew the replaced attention's lengths."""
+    if _carries_ours(subject) and _npu(subject).file(f"{VENDORED}.npu_ops") is None:
+        raise NotApplicable("the tree has no npu_ops, whose graph handler renews them")
     device.install()
     fake = torch_npu.install(subject.torch_npu)
     try:
@@ -307,6 +309,11 @@ def _packages(subject: Subject) -> tuple[Path, Path]:
 def _pair(subject: Subject, on: Device) -> tuple[Execution, Execution]:
     base, patched = (shared_execution(package, on) for package in _packages(subject))
     return base, patched
+
+
+def _carries_ours(subject: Subject) -> bool:
+    """Tell by the vendored module whether an entry that upstream writes too may be the patch's."""
+    return _npu(subject).file(f"{VENDORED}.launch_guards") is not None
 
 
 def _keeps_radix_cache(subject: Subject) -> bool:
