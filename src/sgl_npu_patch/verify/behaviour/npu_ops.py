@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from sgl_npu_patch.verify.behaviour.machine import (
     ADD_RMS_NORM,
     ATTENTION,
     OLD_TORCH_NPU,
+    WORKSPACE,
     enabled,
     error_of,
     machine,
@@ -33,6 +35,7 @@ from sgl_npu_patch.verify.behaviour.operations import (
     ROWS,
     Operation,
     attention,
+    attention_arguments,
     log_softmax,
     matmul,
     mean,
@@ -199,20 +202,25 @@ def attention_takes_what_the_operator_takes(subject: Subject) -> None:
 
 @check("npu_ops")
 def a_missing_overload_says_which_version_has_it(subject: Subject) -> None:
-    """With version 1.0.0 of the extension .out is an error, and never the native kernel."""
+    """What version 1.0.0 of the extension lacks is an error, and never the native kernel."""
     require_ours(subject)
     with machine(subject, "1.0.0", OLD_TORCH_NPU) as on:
         on.enable()
-        for name in on.namespaces():
-            operation = attention(name, "out")
+        given, options = attention_arguments(npu(random((ROWS, 9, 16), 1)))
+        out = [torch.empty_like(given[0]), npu(torch.empty(0))]
+        for (name, owner), called in product(
+            on.namespaces().items(), (f"{ATTENTION}.out", WORKSPACE)
+        ):
             torch_npu.native_calls.clear()
-            error = error_of(partial(operation.call, on, operation.batch()))
+            operator = attrgetter(called)(owner)
+            buffers = {"workspace": out[1], "out": out} if called != WORKSPACE else {}
+            error = error_of(partial(operator, *given, **options, **buffers))
             if torch_npu.native_calls or "2.0.0" not in str(error):
                 raise Failed(
-                    f"{name}.{ATTENTION}.out does not say which version has it",
+                    f"{name}.{called} does not say which version has it",
                     expected="an error that names 2.0.0",
                     found=", ".join(torch_npu.native_calls) or repr(error),
-                    code=operation.code,
+                    code=f"{name}.{called}(query, key, value, ...)",
                 )
 
 
