@@ -12,7 +12,7 @@ import ast
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sgl_npu_patch.simulator import device, extension, torch_npu
+from sgl_npu_patch.simulator import device, extension, schemas, torch_npu
 from sgl_npu_patch.simulator.device import cpu, npu
 from sgl_npu_patch.simulator.sglang import Execution, Stub, murmur_hash32
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Run, Subject, check
@@ -145,10 +145,12 @@ class World:
 
     def __init__(self, package: Path, version: str) -> None:
         device.install()
-        kernels = torch_npu.LAYER_KERNELS
+        known = schemas.of(version)
+        kernels = {name: k for name, k in torch_npu.LAYER_KERNELS.items() if name in known}
         fake = torch_npu.install(version, **kernels)
         ours = extension.install("2.0.0", version, strided=True)
         self.package = package
+        self.torch_npu = fake
         self.execution = Execution(
             package,
             "npu",
@@ -243,7 +245,9 @@ def _not_promised(subject: Subject, layer: Callable[[World], Layer], why: str) -
     """Say what ran of a layer that the series does not make batch-invariant."""
     world = _world(subject.package, subject.torch_npu)
     ran = _executed(world, layer, f"not promised: {why}; ")
-    named = ", ".join(ran.native) or "nothing but replaced operators"
+    if not ran.native:
+        raise NotApplicable(f"not promised: {why}, though no native reduction ran; {ran}")
+    named = ", ".join(ran.native)
     raise NotApplicable(f"not promised: {why} runs {named}, which nothing replaces; {ran}")
 
 
@@ -301,6 +305,16 @@ def gemma_rms_norm(subject: Subject) -> None:
 
 
 @_layer_check()
+def gemma_rms_norm_residual(subject: Subject) -> None:
+    """A row of GemmaRMSNorm with a residual has the same bits in every batch."""
+    _not_promised(
+        subject,
+        lambda world: _norm(world, "GemmaRMSNorm", residual=True),
+        "GemmaRMSNorm with a residual",
+    )
+
+
+@_layer_check()
 def attention_decode_fia(subject: Subject) -> str:
     """With ASCEND_USE_FIA, a request's decode step has the same bits in every batch."""
     return _promised(subject, lambda world: _attention(world, decode=True, fia=True))
@@ -333,12 +347,21 @@ def attention_prefill_no_fia(subject: Subject) -> None:
 
 
 @_layer_check()
-def attention_mla(subject: Subject) -> None:
-    """A request's attention with MLA has the same bits in every batch."""
-    calls = _mla_calls(_world(subject.package, subject.torch_npu))
-    raise NotApplicable(
-        "not promised: MLA is read and not executed; it calls " + (", ".join(calls) or "nothing")
-    )
+def attention_mla_fia(subject: Subject) -> None:
+    """With MLA and ASCEND_USE_FIA, a request's attention has the same bits in every batch."""
+    _only_read(subject, "MLA with ASCEND_USE_FIA", {"self.use_mla": True, "self.use_fia": True})
+
+
+@_layer_check()
+def attention_mla_no_fia(subject: Subject) -> None:
+    """With MLA but no ASCEND_USE_FIA, a request's attention has the same bits in every batch."""
+    _only_read(subject, "MLA without ASCEND_USE_FIA", {"self.use_mla": True, "self.use_fia": False})
+
+
+@_layer_check()
+def attention_second_version(subject: Subject) -> None:
+    """Where the tree calls npu_fused_infer_attention_score_v2, rows have the same bits."""
+    _only_read(subject, "npu_fused_infer_attention_score_v2", {}, "_attention_score_v2")
 
 
 @_layer_check(seam="sampler")
@@ -588,40 +611,68 @@ def _hash(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -
     return npu(murmur_hash32(*map(cpu, (seeds, positions, columns))))
 
 
-def _mla_calls(world: World) -> list[str]:
-    """Return the operators of torch_npu that the paths with MLA call, with their lines."""
-    for name in ATTENTION:
-        file = world.execution.file(name)
-        if file is not None:
-            break
-    else:
+def _only_read(subject: Subject, why: str, flags: dict[str, bool], part: str = "") -> None:
+    """Say which operators of torch_npu a path calls that is not executed here."""
+    world = _world(subject.package, subject.torch_npu)
+    file = next(filter(None, map(world.execution.file, ATTENTION)), None)
+    if file is None:
         raise NotApplicable(f"the tree has no {' or '.join(ATTENTION)}")
     path = file.relative_to(world.package).as_posix()
-    calls: dict[str, int] = {}
+    found: dict[str, int] = {}
     for function in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(function, ast.FunctionDef) and function.name in (
-            "forward_extend",
-            "forward_decode",
-        ):
-            for operator, line in _npu_calls(function, mla=None):
-                calls.setdefault(operator, line)
-    return [f"{operator} ({path}:{line})" for operator, line in calls.items()]
+        if isinstance(function, ast.FunctionDef) and function.name in _FORWARDS:
+            for name, line in _npu_calls(function, flags, bool(flags)):
+                if part in name:
+                    found.setdefault(name, line)
+    if not found:
+        raise NotApplicable(f"the tree has no path for {why}")
+    replaced = [name for name in found if _is_rebound(world, name)]
+    native = [f"{name} ({path}:{line})" for name, line in found.items() if name not in replaced]
+    raise NotApplicable(
+        f"not promised: {why} is read and not executed; "
+        f"replaced: {', '.join(replaced) or 'none'}; native: {', '.join(native) or 'none'}"
+    )
 
 
-def _npu_calls(node: ast.AST, mla: bool | None) -> Iterator[tuple[str, int]]:
-    """Give the calls of the branches where `self.use_mla` holds."""
-    if isinstance(node, ast.If) and ast.unparse(node.test) in ("not self.use_mla", "self.use_mla"):
-        here = ast.unparse(node.test) == "self.use_mla"
-        for branch, holds in ((node.body, here), (node.orelse, not here)):
-            for child in branch:
-                yield from _npu_calls(child, holds)
-        return
-    if isinstance(node, ast.Call) and mla:
+_FORWARDS = ("forward_extend", "forward_decode")
+
+
+def _npu_calls(
+    node: ast.AST, flags: Mapping[str, bool], elsewhere: bool
+) -> Iterator[tuple[str, int]]:
+    """Give torch_npu's operators that are called where the flags have those values.
+
+    `elsewhere` is true until a test of the first flag has been passed, and calls do not count.
+    """
+    if isinstance(node, ast.If):
+        test = ast.unparse(node.test)
+        flag = next((f for f in flags if test.removeprefix("not ").startswith(f)), None)
+        if flag is not None:
+            holds = flags[flag] is not test.startswith("not ")
+            taken = node.body if holds else node.orelse
+            # More than the flag may be asked for, and then the other branch is taken too.
+            more = test.removeprefix("not ") != flag and holds
+            passed = elsewhere and flag != next(iter(flags))
+            for child in [*taken, *(node.orelse if more else ())]:
+                yield from _npu_calls(child, flags, passed)
+            return
+    if isinstance(node, ast.Call) and not elsewhere:
         name = ast.unparse(node.func)
         if name.startswith(("torch_npu.", "torch.ops.npu.")):
-            yield name.removeprefix("torch.ops.").removeprefix("torch_npu."), node.lineno
+            yield name, node.lineno
     for child in ast.iter_child_nodes(node):
-        yield from _npu_calls(child, mla)
+        yield from _npu_calls(child, flags, elsewhere)
+
+
+def _is_rebound(world: World, name: str) -> bool:
+    """Tell whether that name is another operator now than torch_npu's own."""
+    scope, _, operator = name.rpartition(".")
+    namespace: Any = torch.ops.npu if scope.startswith("torch.ops") else world.torch_npu
+    if scope not in ("torch.ops.npu", "torch_npu"):
+        return False
+    found = vars(namespace).get(operator)
+    own = f"{torch_npu.NAMESPACE}::{operator}"
+    return found is not None and getattr(found, "_qualified_op_name", "") != own
 
 
 def _first_difference(world: World, alone: list[Event], among: list[Event], size: int) -> Failed:
