@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -164,6 +165,10 @@ class World:
             },
             real=["sglang.srt.layers.logprob_processor"],
         )
+        # Before the mode is on, as in a server: what a module takes by value stays native.
+        for name in (LINEAR, NORM, SAMPLER, *ATTENTION):
+            with suppress(Exception):
+                self.module(name)
         with self.execution:
             self.execution.load(MODE).enable_batch_invariant_mode()
 
@@ -386,7 +391,7 @@ _WIDTH = 24
 
 
 def _linear(world: World, *, bias: bool) -> Layer:
-    method: Any = world.module(LINEAR).UnquantizedLinearMethod()  # type: ignore[attr-defined]
+    method: Any = world.module(LINEAR).UnquantizedLinearMethod()
     layers = {
         dtype: SimpleNamespace(weight=_weight(16, _WIDTH, dtype=dtype))
         for dtype in (torch.float32, torch.bfloat16)
@@ -452,7 +457,8 @@ def _attention(world: World, *, decode: bool, fia: bool) -> Layer:
         forward = backend.forward_decode if decode else backend.forward_extend
         found = cpu(forward(q, k, v, layer, batch))
         tokens = [1] * len(rows) if decode else lengths
-        return [part.clone() for part in found.reshape(sum(tokens), -1).split(tokens)]
+        parts = torch.split(found.reshape(sum(tokens), -1), tokens)
+        return [part.clone() for part in parts]
 
     return run
 
@@ -481,7 +487,7 @@ class _ForwardMode:
 def _backend(module: Any, *, fia: bool) -> Any:
     """Make an attention backend without its server: flags off but the ones asked for."""
 
-    class Backend(module.AscendAttnBackend):  # type: ignore[misc, name-defined]
+    class Backend(module.AscendAttnBackend):  # type: ignore[misc]
         def __init__(self) -> None:
             pass
 
