@@ -109,11 +109,11 @@ class Machine:
     @contextmanager
     def hashing(self, hashed: Hash) -> Iterator[None]:
         """Put another hash in the place of the tree's."""
-        self.hash = hashed
+        before, self.hash = self.hash, hashed
         try:
             yield
         finally:
-            self.hash = remembered_hash
+            self.hash = before
 
     def _hash(self, *arguments: torch.Tensor) -> torch.Tensor:
         self.hashed.append((arguments[0].long().tolist(), arguments[1].tolist()))
