@@ -133,7 +133,7 @@ class TestAdversary:
 
     @pytest.mark.parametrize("name", ["npu_gemma_rms_norm", "npu_rms_norm"])
     def test_only_the_norm_that_is_row_by_row_hides_the_batch(self, name: str) -> None:
-        fake: Any = torch_npu.install(**torch_npu.LAYER_KERNELS)
+        fake: Any = torch_npu.install(schemas.DEFAULT, **torch_npu.LAYER_KERNELS)
         operator = getattr(fake, name)
         alone, among = _row_alone_and_among(lambda x: operator(x, _npu(64))[0])
         assert torch.equal(alone, among) is (name in torch_npu.ROW_BY_ROW)
@@ -161,7 +161,7 @@ class TestPagedAttention:
 
     @pytest.mark.parametrize("tokens", [1, 3])
     def test_it_is_attention(self, tokens: int) -> None:
-        fake: Any = torch_npu.install(**torch_npu.LAYER_KERNELS)
+        fake: Any = torch_npu.install(schemas.DEFAULT, **torch_npu.LAYER_KERNELS)
         keys, values = (torch.randn(2, 4, 2, 8) for _ in range(2))
         query = torch.randn(tokens, 2, 8)
         table = torch.tensor([[1, 0]], dtype=torch.int32)
