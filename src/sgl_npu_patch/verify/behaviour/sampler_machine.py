@@ -58,6 +58,7 @@ class Machine:
         self.hash: Hash = remembered_hash
         self.hashed: list[tuple[list[int], list[int]]] = []
         self.fused_calls = 0
+        self.token_type: torch.dtype | None = None
         torch_npu = ModuleType("torch_npu")
         if fused:
             vars(torch_npu)["npu_top_k_top_p"] = self._fused
@@ -103,6 +104,7 @@ class Machine:
                 [None] * count,
                 positions,
             )
+        self.token_type = tokens.dtype
         assert tokens.shape == (count,), f"tokens of shape {tuple(tokens.shape)} for {count} rows"
         return tokens.tolist(), output
 
