@@ -261,6 +261,7 @@ SUBJECTS = {
     "top-p": replace(PLAIN, top_p=0.8),
     "top-k-and-top-p": replace(PLAIN, top_k=40, top_p=0.6),
     "wide-top-k-and-top-p": replace(PLAIN, top_k=1100, top_p=0.9),
+    "largest-top-k-and-top-p": replace(PLAIN, temperature=20.0, top_k=LARGEST_TOP_K, top_p=0.6),
     "min-p": replace(PLAIN, min_p=0.05),
     "top-k-and-min-p": replace(PLAIN, top_k=40, min_p=0.2),
     "all": replace(PLAIN, temperature=0.8, top_k=60, top_p=0.7, min_p=0.02),
