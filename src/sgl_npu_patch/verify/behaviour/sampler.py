@@ -323,6 +323,7 @@ _DISTRIBUTIONS = {
     "fused-top-p": (Request(_SMALL, top_k=12, top_p=0.75), 4),
     "fused-min-p": (Request(_SMALL, top_k=12, min_p=0.15), 6),
     "sorted": (Request(_SMALL, top_p=0.75), 4),
+    "sorted-wide": (Request(_SMALL, top_p=0.93), 7),
     "sorted-min-p": (Request(_SMALL, min_p=0.15), 6),
     "sorted-both": (Request(_SMALL, top_p=0.8, min_p=0.15), 5),
 }
@@ -521,12 +522,19 @@ _UNSEEDED = {
 }
 
 
+@cache
+def _unseeded_tail() -> list[Request]:
+    logits, _ = _logits_with_sum_past_one()
+    other = random_logits(2, len(logits))
+    return [Request(logits, seed=None), Request(other, seed=None, top_p=0.9)]
+
+
 @_sampler_check()
 def unseeded_draws_are_the_originals(trial: Trial) -> None:
     """Without seeds every token, weight and log-probability is the unpatched tree's."""
     for fused in (True, False):
         for logprobs in (False, True):
-            for name, batch in _UNSEEDED.items():
+            for name, batch in {**_UNSEEDED, "sorted-tail": _unseeded_tail()}.items():
                 before = _unseeded(trial.original(fused=fused), batch, logprobs=logprobs)
                 after = _unseeded(trial.machine(fused=fused), batch, logprobs=logprobs)
                 for what, expected, found in zip(
@@ -565,7 +573,13 @@ def other_backends_keep_their_tokens(trial: Trial) -> None:
                 torch.manual_seed(5)
                 drawn = after.draw(batch, logprobs=logprobs)
                 _demand_same(drawn, expected, f"unseeded on {device}", _call(batch[0]))
-        if device != "npu" and _compiled(after) != _compiled(before):
+        if device == "npu":
+            continue
+        with before.hashing(_largest_everywhere), after.hashing(_largest_everywhere):
+            expected = before.draw([PLAIN])
+            drawn = after.draw([PLAIN])
+        _demand_same(drawn, expected, f"a row of largest hashes on {device}", _call(PLAIN))
+        if _compiled(after) != _compiled(before):
             raise Failed(
                 f"other functions are compiled on {device}",
                 expected=str(_compiled(before)),
