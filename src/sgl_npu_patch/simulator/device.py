@@ -42,18 +42,23 @@ _libraries: list[Any] = []
 
 Observer = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
 _observers: list[Observer] = []
-_adversaries = 0
+_adversaries: list[None] = []
 
 REDUCTIONS = frozenset(
-    "_cumsum_out _fused_rms_norm _log_softmax _logcumsumexp _scaled_dot_product_attention_math "
-    "_scaled_dot_product_flash_attention _safe_softmax _softmax _sparse_softmax "
-    "_thnn_fused_gru_cell _weight_norm_interface addbmm addmm addmv addr baddbmm bilinear bmm "
-    "convolution convolution_overrideable cumprod cumsum dist dot einsum embedding_bag "
-    "_embedding_bag index_add index_reduce kron linalg_vector_norm linear logcumsumexp logsumexp "
-    "matmul mean median mm mv nanmean nanmedian nansum native_batch_norm native_group_norm "
-    "native_layer_norm norm prod renorm rms_norm scatter_add scatter_reduce segment_reduce "
-    "softmax std std_mean sum trace trapezoid var var_mean vdot".split()
-)
+    {
+        "_cumsum_out", "_embedding_bag", "_fused_rms_norm", "_log_softmax", "_logcumsumexp",
+        "_safe_softmax", "_scaled_dot_product_attention_math",
+        "_scaled_dot_product_flash_attention", "_softmax", "_sparse_softmax",
+        "_thnn_fused_gru_cell", "_weight_norm_interface", "addbmm", "addmm", "addmv", "addr",
+        "baddbmm", "bilinear", "bmm", "convolution", "convolution_overrideable", "cumprod",
+        "cumsum", "dist", "dot", "einsum", "embedding_bag", "index_add", "index_reduce",
+        "kron", "linalg_vector_norm", "linear", "logcumsumexp", "logsumexp", "matmul", "mean",
+        "median", "mm", "mv", "nanmean", "nanmedian", "nansum", "native_batch_norm",
+        "native_group_norm", "native_layer_norm", "norm", "prod", "renorm", "rms_norm",
+        "scatter_add", "scatter_reduce", "segment_reduce", "softmax", "std", "std_mean", "sum",
+        "trace", "trapezoid", "var", "var_mean", "vdot",
+    }
+)  # fmt: skip
 """aten's operators that add up, multiply up or normalise over elements, by name."""
 
 
@@ -112,12 +117,11 @@ def install() -> None:
 @contextmanager
 def adversarial() -> Iterator[None]:
     """Let every reduction without a kernel of its own depend on the size of the batch too."""
-    global _adversaries
-    _adversaries += 1
+    _adversaries.append(None)
     try:
         yield
     finally:
-        _adversaries -= 1
+        _adversaries.pop()
 
 
 @contextmanager
@@ -299,9 +303,9 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _depend_on_batch(result: Any, given: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Move the last bits of a result; its first argument's first axis is the batch."""
+    """Move the last bits of a result; all but the last axis of its first argument is the batch."""
     first = given[0][1] if given else None
-    batch = first.shape[0] if first is not None and first.dim() else 1
+    batch = math.prod(first.shape[:-1]) if first is not None else 1
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, torch.Tensor):
             leaf.copy_(in_last_bits(leaf, batch))

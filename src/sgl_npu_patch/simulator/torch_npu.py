@@ -48,7 +48,7 @@ def install(version: str = schemas.DEFAULT, **operators: Callable[..., Any]) -> 
         library.impl(schema.partition("(")[0], _counted(name, kernel), "PrivateUse1")
     module: Any = ModuleType("torch_npu")
     module.__version__ = version
-    module.npu = SimpleNamespace()
+    module.npu = ModuleType("torch_npu.npu")
     if schemas.has_graph_handlers(version):
         module.npu.NpuGraphOpHandler = GraphHandler
         module.npu.register_npu_graph_handler = _register

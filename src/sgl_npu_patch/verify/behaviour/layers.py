@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sgl_npu_patch.simulator import device, extension, torch_npu
+from sgl_npu_patch.simulator import device, extension, schemas, torch_npu
 from sgl_npu_patch.simulator.device import cpu, npu
 from sgl_npu_patch.simulator.sglang import Execution, Stub, murmur_hash32
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Run, Subject, check
@@ -51,18 +52,24 @@ SUBJECT = 0
 NEIGHBOURS = (range(1, 8), range(11, 18))
 
 MOVED = frozenset(
-    "_copy_from _copy_from_and_resize _local_scalar_dense _reshape_alias _reshape_copy _to_copy "
-    "_unsafe_view alias all amax amin any arange argmax argmin argsort as_strided as_strided_ "
-    "bernoulli broadcast_tensors bucketize cat clone constant_pad_nd contiguous copy copy_ detach "
-    "diagonal embedding empty empty_like empty_strided expand eye fill fill_ flip full full_like "
-    "gather index index_copy index_fill index_put _index_put_impl_ index_select is_nonzero "
-    "isfinite item lift_fresh linspace masked_fill masked_scatter masked_select max min new_empty "
-    "new_full new_ones new_zeros nonzero one_hot ones ones_like pad permute rand randint randn "
-    "repeat repeat_interleave reshape resize resolve_conj resolve_neg roll scalar_tensor scatter "
-    "searchsorted select select_scatter set_ slice slice_scatter sort split split_with_sizes "
-    "squeeze stack t take take_along_dim tile to topk transpose tril triu unbind unfold "
-    "unsqueeze view where zero zero_ zeros zeros_like".split()
-)
+    {
+        "_copy_from", "_copy_from_and_resize", "_index_put_impl", "_local_scalar_dense",
+        "_reshape_alias", "_reshape_copy", "_to_copy", "_unsafe_view", "alias", "all", "amax",
+        "amin", "any", "arange", "argmax", "argmin", "argsort", "as_strided",
+        "broadcast_tensors", "bucketize", "cat", "clone", "constant_pad_nd", "contiguous",
+        "copy", "detach", "diagonal", "embedding", "empty", "empty_like", "empty_strided",
+        "expand", "eye", "fill", "flip", "full", "full_like", "gather", "index", "index_copy",
+        "index_fill", "index_put", "index_select", "is_nonzero", "isfinite", "item",
+        "lift_fresh", "linspace", "masked_fill", "masked_scatter", "masked_select", "max",
+        "min", "new_empty", "new_full", "new_ones", "new_zeros", "nonzero", "one_hot", "ones",
+        "ones_like", "pad", "permute", "repeat",
+        "repeat_interleave", "reshape", "resize", "resolve_conj", "resolve_neg", "roll",
+        "scalar_tensor", "scatter", "searchsorted", "select", "select_scatter", "set", "slice",
+        "slice_scatter", "sort", "split", "split_with_sizes", "squeeze", "stack", "t", "take",
+        "take_along_dim", "tile", "to", "topk", "transpose", "tril", "triu", "unbind",
+        "unfold", "unsqueeze", "view", "where", "zero", "zeros", "zeros_like",
+    }
+)  # fmt: skip
 """aten's operators that only move, choose or make elements; reviewed one by one. What adds
 nothing up computes a row in the same way in every batch. Torch tells the pointwise ones."""
 
@@ -91,8 +98,11 @@ class Event:
     @property
     def label(self) -> str:
         """Return what the tree called, by the wrapper's name where there is one."""
-        name = self.wrapper or self.operator.partition("::")[2]
-        return name.removeprefix("npu_").removesuffix("_batch_invariant")
+        if self.wrapper:
+            return self.wrapper.removesuffix("_batch_invariant")
+        if self.operator.startswith("aten::"):
+            return device.plain_name(self.operator).strip("_")
+        return self.operator.partition("::")[2].removesuffix("_batch_invariant")
 
 
 class Recorder:
@@ -136,10 +146,12 @@ class World:
 
     def __init__(self, package: Path, version: str) -> None:
         device.install()
-        kernels = torch_npu.LAYER_KERNELS
+        known = schemas.of(version)
+        kernels = {name: k for name, k in torch_npu.LAYER_KERNELS.items() if name in known}
         fake = torch_npu.install(version, **kernels)
-        ours = extension.install("2.0.0", version)
+        ours = extension.install("2.0.0", version, narrow=False)
         self.package = package
+        self.torch_npu = fake
         self.execution = Execution(
             package,
             "npu",
@@ -147,11 +159,16 @@ class World:
                 **around("ascend"),
                 **_bases(package),
                 "torch_npu": fake,
+                "torch_npu.npu": fake.npu,
                 "batch_invariant_ops": ours,
                 hash_module(package): {"murmur_hash32": _hash},
             },
             real=["sglang.srt.layers.logprob_processor"],
         )
+        # Before the mode is on, as in a server: what a module takes by value stays native.
+        for name in (LINEAR, NORM, SAMPLER, *ATTENTION):
+            with suppress(Exception):
+                self.module(name)
         with self.execution:
             self.execution.load(MODE).enable_batch_invariant_mode()
 
@@ -184,13 +201,19 @@ def _world(package: Path, version: str) -> World:
 class Ran:
     """What ran of a layer, and where a row's bits began to depend on its batch, if they did."""
 
+    by_row: tuple[str, ...]
     replaced: tuple[str, ...]
     native: tuple[str, ...]
     unknown: tuple[str, ...]
     differs: Failed | None
 
     def __str__(self) -> str:
-        parts = (("replaced", self.replaced), ("native", self.native), ("unknown", self.unknown))
+        parts = (
+            ("replaced", self.replaced),
+            ("row by row", self.by_row),
+            ("native", self.native),
+            ("unknown", self.unknown),
+        )
         return "; ".join(f"{name}: {', '.join(found) or 'none'}" for name, found in parts)
 
 
@@ -207,13 +230,15 @@ def _try_out(world: World, layer: Layer) -> Ran:
             seen += among
             if differs is None and not _same_bits(results[place], alone):
                 differs = _first_difference(world, events, among, size)
-    return Ran(_labels(seen, "replaced"), _sites(seen, "native"), _sites(seen, "unknown"), differs)
+    return Ran(
+        _by_row(seen), _replaced(seen), _sites(seen, "native"), _sites(seen, "unknown"), differs
+    )
 
 
 def _promised(subject: Subject, layer: Callable[[World], Layer]) -> str:
     """Demand that a row has the same bits in every batch; say what ran."""
     world = _world(subject.package, subject.torch_npu)
-    ran = _try_out(world, layer(world))
+    ran = _executed(world, layer)
     if ran.differs is not None:
         raise ran.differs
     if ran.unknown:
@@ -224,9 +249,28 @@ def _promised(subject: Subject, layer: Callable[[World], Layer]) -> str:
 def _not_promised(subject: Subject, layer: Callable[[World], Layer], why: str) -> None:
     """Say what ran of a layer that the series does not make batch-invariant."""
     world = _world(subject.package, subject.torch_npu)
-    ran = _try_out(world, layer(world))
-    named = ", ".join(ran.native) or "nothing but replaced operators"
+    ran = _executed(world, layer, f"not promised: {why}; ")
+    if not ran.native:
+        raise NotApplicable(f"not promised: {why}, though no native reduction ran; {ran}")
+    named = ", ".join(ran.native)
     raise NotApplicable(f"not promised: {why} runs {named}, which nothing replaces; {ran}")
+
+
+def _executed(world: World, layer: Callable[[World], Layer], why: str = "") -> Ran:
+    """Try a layer out, or raise NotApplicable where it needs more than is simulated.
+
+    What the replacements raise is the tree's own failure.
+    """
+    try:
+        return _try_out(world, layer(world))
+    except NotApplicable:
+        raise
+    except Exception as error:
+        files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        if any(_VENDORED in file.replace(os.sep, "/") for file in files):
+            raise
+        message = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise NotApplicable(f"{why}it cannot be executed here: {message}") from error
 
 
 def _layer_check(*, seam: str = "batch_invariant", gap: str = "") -> Callable[[Run], Run]:
@@ -266,6 +310,16 @@ def gemma_rms_norm(subject: Subject) -> None:
 
 
 @_layer_check()
+def gemma_rms_norm_residual(subject: Subject) -> None:
+    """A row of GemmaRMSNorm with a residual has the same bits in every batch."""
+    _not_promised(
+        subject,
+        lambda world: _norm(world, "GemmaRMSNorm", residual=True),
+        "GemmaRMSNorm with a residual",
+    )
+
+
+@_layer_check()
 def attention_decode_fia(subject: Subject) -> str:
     """With ASCEND_USE_FIA, a request's decode step has the same bits in every batch."""
     return _promised(subject, lambda world: _attention(world, decode=True, fia=True))
@@ -298,29 +352,38 @@ def attention_prefill_no_fia(subject: Subject) -> None:
 
 
 @_layer_check()
-def attention_mla(subject: Subject) -> None:
-    """A request's attention with MLA has the same bits in every batch."""
-    calls = _mla_calls(_world(subject.package, subject.torch_npu))
-    raise NotApplicable(
-        "not promised: MLA is read and not executed; it calls " + (", ".join(calls) or "nothing")
-    )
+def attention_mla_fia(subject: Subject) -> None:
+    """With MLA and ASCEND_USE_FIA, a request's attention has the same bits in every batch."""
+    _only_read(subject, "MLA with ASCEND_USE_FIA", {"self.use_mla": True, "self.use_fia": True})
+
+
+@_layer_check()
+def attention_mla_no_fia(subject: Subject) -> None:
+    """With MLA but no ASCEND_USE_FIA, a request's attention has the same bits in every batch."""
+    _only_read(subject, "MLA without ASCEND_USE_FIA", {"self.use_mla": True, "self.use_fia": False})
+
+
+@_layer_check()
+def attention_second_version(subject: Subject) -> None:
+    """Where the tree calls npu_fused_infer_attention_score_v2, rows have the same bits."""
+    _only_read(subject, "npu_fused_infer_attention_score_v2", {}, "_attention_score_v2")
 
 
 @_layer_check(seam="sampler")
 def sampler_simple(subject: Subject) -> str:
-    """A seeded row's token and log-probability are the same bits in every batch."""
+    """A row that nothing filters is drawn with the same bits in every batch."""
     return _promised(subject, lambda world: _sampler(subject, world, {}))
 
 
 @_layer_check(seam="sampler")
 def sampler_fused(subject: Subject) -> str:
-    """So are they where npu_top_k_top_p filters."""
+    """A row that npu_top_k_top_p filters is drawn with the same bits in every batch."""
     return _promised(subject, lambda world: _sampler(subject, world, {"top_k": 20, "top_p": 0.8}))
 
 
 @_layer_check(seam="sampler")
 def sampler_sorted(subject: Subject) -> str:
-    """So are they where sorted probabilities are filtered."""
+    """A row filtered by sorted probabilities is drawn with the same bits in every batch."""
     return _promised(subject, lambda world: _sampler(subject, world, {"top_p": 0.8}))
 
 
@@ -328,7 +391,7 @@ _WIDTH = 24
 
 
 def _linear(world: World, *, bias: bool) -> Layer:
-    method: Any = world.module(LINEAR).UnquantizedLinearMethod()  # type: ignore[attr-defined]
+    method: Any = world.module(LINEAR).UnquantizedLinearMethod()
     layers = {
         dtype: SimpleNamespace(weight=_weight(16, _WIDTH, dtype=dtype))
         for dtype in (torch.float32, torch.bfloat16)
@@ -366,7 +429,7 @@ def _norm(world: World, name: str, *, residual: bool) -> Layer:
     return run
 
 
-_HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 4, 2, 8, 4, 2
+_HEADS, _KV_HEADS, _HEAD, _PAGE, _PAGES = 4, 2, 128, 4, 2
 
 
 def _attention(world: World, *, decode: bool, fia: bool) -> Layer:
@@ -389,11 +452,13 @@ def _attention(world: World, *, decode: bool, fia: bool) -> Layer:
     def run(rows: Sequence[int]) -> list[torch.Tensor]:
         lengths = [3 + row % 5 for row in rows]
         batch, (q, k, v) = _forward_batch(rows, lengths, decode=decode)
+        backend.token_to_kv_pool = batch.token_to_kv_pool
         backend.forward_metadata = _metadata(module, batch, lengths, decode=decode)
         forward = backend.forward_decode if decode else backend.forward_extend
         found = cpu(forward(q, k, v, layer, batch))
         tokens = [1] * len(rows) if decode else lengths
-        return [part.clone() for part in found.reshape(sum(tokens), -1).split(tokens)]
+        parts = torch.split(found.reshape(sum(tokens), -1), tokens)
+        return [part.clone() for part in parts]
 
     return run
 
@@ -422,7 +487,7 @@ class _ForwardMode:
 def _backend(module: Any, *, fia: bool) -> Any:
     """Make an attention backend without its server: flags off but the ones asked for."""
 
-    class Backend(module.AscendAttnBackend):  # type: ignore[misc, name-defined]
+    class Backend(module.AscendAttnBackend):  # type: ignore[misc]
         def __init__(self) -> None:
             pass
 
@@ -457,7 +522,10 @@ def _forward_batch(
 ) -> tuple[_Loose, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Lay out requests with pages of their own; all their keys are in the cache already."""
     keys, values = (
-        [_random(length, _KV_HEADS, _HEAD, seed=row + base) for row, length in zip(rows, lengths)]
+        [
+            _random(length, _KV_HEADS, _HEAD, seed=row + base)
+            for row, length in zip(rows, lengths, strict=True)
+        ]
         for base in (200, 300)
     )
     caches = [torch.zeros(len(rows) * _PAGES * _PAGE, _KV_HEADS, _HEAD) for _ in range(2)]
@@ -467,7 +535,9 @@ def _forward_batch(
         caches[1][start : start + len(value)] = value
     k_cache, v_cache = (npu(c.reshape(-1, _PAGE, _KV_HEADS, _HEAD)) for c in caches)
     tokens = [1] * len(rows) if decode else list(lengths)
-    queries = [_random(n, _HEADS * _HEAD, seed=row + 400) for row, n in zip(rows, tokens)]
+    queries = [
+        _random(n, _HEADS * _HEAD, seed=row + 400) for row, n in zip(rows, tokens, strict=True)
+    ]
     new = [[t[-n:] for t, n in zip(full, tokens, strict=True)] for full in (keys, values)]
     pool = _Loose(
         set_kv_buffer=lambda *args, **kwargs: None,
@@ -485,6 +555,7 @@ def _forward_batch(
         extend_seq_lens_cpu=tokens,
         extend_prefix_lens_cpu=[0] * len(rows),
         num_token_non_padded_cpu=sum(tokens),
+        global_num_token_non_padded_cpu=sum(tokens),
         token_to_kv_pool=pool,
     )
     return batch, (
@@ -546,40 +617,68 @@ def _hash(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -
     return npu(murmur_hash32(*map(cpu, (seeds, positions, columns))))
 
 
-def _mla_calls(world: World) -> list[str]:
-    """Return the operators of torch_npu that the paths with MLA call, with their lines."""
-    for name in ATTENTION:
-        file = world.execution.file(name)
-        if file is not None:
-            break
-    else:
+def _only_read(subject: Subject, why: str, flags: dict[str, bool], part: str = "") -> None:
+    """Say which operators of torch_npu a path calls that is not executed here."""
+    world = _world(subject.package, subject.torch_npu)
+    file = next(filter(None, map(world.execution.file, ATTENTION)), None)
+    if file is None:
         raise NotApplicable(f"the tree has no {' or '.join(ATTENTION)}")
     path = file.relative_to(world.package).as_posix()
-    calls: dict[str, int] = {}
+    found: dict[str, int] = {}
     for function in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(function, ast.FunctionDef) and function.name in (
-            "forward_extend",
-            "forward_decode",
-        ):
-            for operator, line in _npu_calls(function, mla=None):
-                calls.setdefault(operator, line)
-    return [f"{operator} ({path}:{line})" for operator, line in calls.items()]
+        if isinstance(function, ast.FunctionDef) and function.name in _FORWARDS:
+            for name, line in _npu_calls(function, flags, bool(flags)):
+                if part in name:
+                    found.setdefault(name, line)
+    if not found:
+        raise NotApplicable(f"the tree has no path for {why}")
+    replaced = [name for name in found if _is_rebound(world, name)]
+    native = [f"{name} ({path}:{line})" for name, line in found.items() if name not in replaced]
+    raise NotApplicable(
+        f"not promised: {why} is read and not executed; "
+        f"replaced: {', '.join(replaced) or 'none'}; native: {', '.join(native) or 'none'}"
+    )
 
 
-def _npu_calls(node: ast.AST, mla: bool | None) -> Iterator[tuple[str, int]]:
-    """Give the calls of the branches where `self.use_mla` holds."""
-    if isinstance(node, ast.If) and ast.unparse(node.test) in ("not self.use_mla", "self.use_mla"):
-        here = ast.unparse(node.test) == "self.use_mla"
-        for branch, holds in ((node.body, here), (node.orelse, not here)):
-            for child in branch:
-                yield from _npu_calls(child, holds)
-        return
-    if isinstance(node, ast.Call) and mla:
+_FORWARDS = ("forward_extend", "forward_decode")
+
+
+def _npu_calls(
+    node: ast.AST, flags: Mapping[str, bool], elsewhere: bool
+) -> Iterator[tuple[str, int]]:
+    """Give torch_npu's operators that are called where the flags have those values.
+
+    `elsewhere` is true until a test of the first flag has been passed, and calls do not count.
+    """
+    if isinstance(node, ast.If):
+        test = ast.unparse(node.test)
+        flag = next((f for f in flags if test.removeprefix("not ").startswith(f)), None)
+        if flag is not None:
+            holds = flags[flag] is not test.startswith("not ")
+            taken = node.body if holds else node.orelse
+            # More than the flag may be asked for, and then the other branch is taken too.
+            more = test.removeprefix("not ") != flag and holds
+            passed = elsewhere and flag != next(iter(flags))
+            for child in [*taken, *(node.orelse if more else ())]:
+                yield from _npu_calls(child, flags, passed)
+            return
+    if isinstance(node, ast.Call) and not elsewhere:
         name = ast.unparse(node.func)
         if name.startswith(("torch_npu.", "torch.ops.npu.")):
-            yield name.removeprefix("torch.ops.").removeprefix("torch_npu."), node.lineno
+            yield name, node.lineno
     for child in ast.iter_child_nodes(node):
-        yield from _npu_calls(child, mla)
+        yield from _npu_calls(child, flags, elsewhere)
+
+
+def _is_rebound(world: World, name: str) -> bool:
+    """Tell whether that name is another operator now than torch_npu's own."""
+    scope, _, operator = name.rpartition(".")
+    namespace: Any = torch.ops.npu if scope.startswith("torch.ops") else world.torch_npu
+    if scope not in ("torch.ops.npu", "torch_npu"):
+        return False
+    found = vars(namespace).get(operator)
+    own = f"{torch_npu.NAMESPACE}::{operator}"
+    return found is not None and getattr(found, "_qualified_op_name", "") != own
 
 
 def _first_difference(world: World, alone: list[Event], among: list[Event], size: int) -> Failed:
@@ -618,14 +717,22 @@ def _within(part: torch.Tensor, whole: torch.Tensor) -> bool:
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(
-        one.contiguous().flatten().view(torch.uint8), other.contiguous().flatten().view(torch.uint8)
-    )
+    return one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
 
 
-def _labels(events: list[Event], kind: str) -> tuple[str, ...]:
-    wrapped = [event for event in events if event.kind == kind or event.wrapper]
-    return tuple(dict.fromkeys(event.label for event in wrapped))
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.new_empty(tensor.numel()).copy_(tensor.reshape(-1)).view(torch.uint8)
+
+
+def _replaced(events: list[Event]) -> tuple[str, ...]:
+    """Return what the tree called and the extension, or a wrapper of ours, computed."""
+    return tuple(dict.fromkeys(e.label for e in events if e.wrapper or e.kind == "replaced"))
+
+
+def _by_row(events: list[Event]) -> tuple[str, ...]:
+    """Return the operators of torch_npu that see one row at a time."""
+    found = [e for e in events if e.kind == "by row" and e.operator.startswith("npu::")]
+    return tuple(dict.fromkeys(e.operator.partition("::")[2] for e in found))
 
 
 def _sites(events: list[Event], kind: str) -> tuple[str, ...]:
@@ -648,7 +755,7 @@ def _moves_or_maps(operator: str) -> bool:
     found = getattr(packet, overload or "default", None)
     if found is not None and (torch.Tag.pointwise in found.tags or found.is_view):
         return True
-    return {name, device.plain_name(operator)} & MOVED != set()
+    return device.plain_name(operator) in MOVED
 
 
 def _function_name(frame: Any) -> str:
