@@ -261,6 +261,11 @@ def _on_npu(node: cst.CSTNode) -> bool:
     )
 
 
+def left_open(view: View) -> tuple[str, ...]:
+    """Name what no form can close: the second version of fused attention has no counterpart."""
+    return ("fused_attention_v2_not_replaced",) if any(view.overlay.mentioning(V2)) else ()
+
+
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's branch leaves open; see seams.md for each."""
     enable = view.find_function(_places.ENABLE)
@@ -274,8 +279,8 @@ def gaps(view: View) -> tuple[str, ...]:
         found.append("alias_not_rebound")
     if not any(name.endswith("_get_max_workspace") for name in rebound):
         found.append("workspace_not_rebound")
-    if not any(name.endswith(V2) for name in rebound) and any(view.overlay.mentioning(V2)):
-        found.append("fused_attention_v2_not_replaced")
+    if not any(name.endswith(V2) for name in rebound):
+        found += left_open(view)
     disable = view.find_function(DISABLE)
     if not any("npu" in nodes.code(s) for s in nodes.find_all(disable.node, cst.Assign)):
         found.append("rebinding_not_undone")
@@ -309,6 +314,7 @@ SEAM = Seam(
     targets=targets,
     is_upstream=_places.native_enable,
     gaps=gaps,
+    left_open=left_open,
     needs=("npu_ops",),
     needs_if_defined=("device_dispatch",),
 )

@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def incomplete(self) -> bool:
-        """Tell whether anything was withheld or upstream's form has gaps."""
+        """Tell whether anything was withheld or left open."""
         return any(o.status == "withheld" or o.gaps for o in self.outcomes)
 
 
@@ -180,9 +180,10 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     for module in seam.vendors:
         outdated |= _place(module, view, present)
     if view.sites:
-        return Outcome(name, "applied", tuple(view.sites), outdated=outdated)
+        gaps = seam.left_open(view)
+        return Outcome(name, "applied", tuple(view.sites), gaps=gaps, outdated=outdated)
     if not seam.alike or was_here:
-        return Outcome(name, "already", tuple(present))
+        return Outcome(name, "already", tuple(present), gaps=seam.left_open(view))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
 
 
