@@ -82,7 +82,8 @@ def _result(judged: Judged, declared: _Declared) -> Result:
     if findings:
         return failed(declared.id, declared.seam, declared.meaning, findings)
     if verdict == "pass" and outcome.gaps and declared.run is presence.in_place:
-        message = f"upstream's own form, with gaps: {', '.join(outcome.gaps)}"
+        whose = "upstream's own" if outcome.status == "upstream" else "our"
+        message = f"{whose} form, with gaps: {', '.join(outcome.gaps)}"
     return Result(
         id=declared.id,
         seam=declared.seam,
