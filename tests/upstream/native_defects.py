@@ -7,6 +7,7 @@ Runs the checks on every native release, which takes some minutes.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 from typing import Any
@@ -76,10 +77,15 @@ def _evidence(check: dict[str, Any]) -> str:
     site = check["site"]
     facts = {"expected": check["expected"], "found": check["found"] or check["message"]}
     lines = [f"\n- `{check['id']}`: {check['meaning']}\n"]
-    lines += [f"  {name}: {' '.join(text.split())}\n" for name, text in facts.items() if text]
+    lines += [f"  {name}: {_plain(text)}\n" for name, text in facts.items() if text]
     lines.append(f"  at `{site['path']}`, `{site['symbol']}`\n" if site else "")
     code = textwrap.indent(check["code"], "  ")
     return "".join(lines) + (f"\n  ```python\n{code}\n  ```\n" if code else "")
+
+
+def _plain(text: str) -> str:
+    """Put a text on one line, without what differs from run to run."""
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()))
 
 
 def main() -> None:
