@@ -1,0 +1,221 @@
+"""Run a tree's `_handle_deterministic_inference` on arguments of a check's choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from sgl_npu_patch.simulator.sglang import Device, Execution
+from sgl_npu_patch.verify.behaviour import Failed
+
+CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
+RADIX = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
+DEEPSEEK = "DeepseekV3ForCausalLM"
+
+SERVER_ARGS = "sglang.srt.server_args"
+_LISTS = "sglang.srt.arg_groups.choices"
+_HOOK = "sglang.srt.arg_groups.attention_hook"
+_OVERRIDES = "sglang.srt.arg_groups.overrides"
+_SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
+"""How the variables begin that decide what the handler does, whoever set them outside."""
+
+# From 0.5.19 on the arguments are built by msgspec, and only what the handler reads is needed.
+_WITHOUT_DATACLASS = {
+    "rl_on_policy_target": None,
+    "enable_aiter_allreduce_fusion": False,
+    "flashinfer_allreduce_fusion_backend": None,
+    "disable_radix_cache": False,
+    "disable_custom_all_reduce": False,
+    "enable_torch_symm_mem": False,
+    "disable_cuda_graph": False,
+    "enable_torch_compile": False,
+    "tp_size": 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one run of the handler left behind; `environment` holds what it set."""
+
+    attributes: dict[str, Any]
+    environment: dict[str, str]
+    warnings: list[str]
+    error: str | None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.attributes[name]
+
+    def said(self, *words: str) -> list[str]:
+        """Return the warnings that hold one of the words, whatever their case."""
+        return [text for text in self.warnings if any(word in text.lower() for word in words)]
+
+    def comparable(self) -> Outcome:
+        """Return it with the lists of backends taken out of its messages."""
+
+        def clean(text: str) -> str:
+            return re.sub(r"\['[^]]*'\]", "[...]", text)
+
+        return dataclasses.replace(
+            self,
+            warnings=[clean(text) for text in self.warnings],
+            error=None if self.error is None else clean(self.error),
+        )
+
+
+def run(
+    execution: Execution, environment: Mapping[str, str] | None = None, /, **chosen: Any
+) -> Outcome:
+    """Run the handler on the tree's default arguments with the chosen ones over them.
+
+    Args:
+        environment: the variables that are set, of those that decide what the handler does.
+    """
+    arguments = {
+        "enable_deterministic_inference": True,
+        "attention_backend": "ascend",
+        "sampling_backend": "ascend",
+        "architecture": "Qwen3ForCausalLM",
+        "model_path": "some/model",
+        **chosen,
+    }
+    error = None
+    with execution, _settled(environment or {}):
+        handler, defaults = _handler(execution)
+        args = _ServerArgs(**{**defaults, **arguments})
+        args._model_config = args.get_model_config()
+        known = set(vars(args))
+        before = dict(os.environ)
+        with _warnings() as said:
+            try:
+                handler(args)
+            except ValueError as refusal:
+                error = str(refusal)
+        after = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    attributes = dict(vars(args))
+    for _, declared in attributes.pop("_resolved_overrides", []):
+        attributes.update(declared)
+    del attributes["_model_config"]
+    added = sorted(set(attributes) - known)
+    if added:
+        raise Failed("the handler sets arguments that this tree lacks", found=", ".join(added))
+    return Outcome(attributes, after, said, error)
+
+
+def listed(execution: Execution, name: str) -> list[str] | None:
+    """Return a list of backends as the tree defines it, None if there is none of that name."""
+    with execution:
+        _handler(execution)
+        try:
+            value = execution.attribute(SERVER_ARGS, name)
+        except AttributeError:
+            return None
+    return list(value) if isinstance(value, list) else None
+
+
+@cache
+def shared_execution(package: Path, device: Device) -> Execution:
+    """Return an execution kept for the process: what is said once in it is not said again."""
+    return new_execution(package, device)
+
+
+def new_execution(
+    package: Path, device: Device, provide: Mapping[str, ModuleType | None] | None = None
+) -> Execution:
+    """Return an execution in which the modules of the handler are the tree's own.
+
+    Args:
+        provide: what is installed of torch_npu and Ascend's extension, as `Execution` takes it.
+    """
+    real = ["sglang.srt.environ", "sglang.srt.arg_groups.model_override_base", _LISTS]
+    provided: dict[str, Any] = {
+        "sglang.srt.arg_groups.arg_utils": {"is_record": lambda _: False},
+        "sglang.srt.runtime_context": {"get_context": _nothing_published},
+        **(provide or {}),
+    }
+    execution = Execution(package, device, provided, real)
+    if execution.file(_LISTS):
+        # From 0.5.20 on of the module of ServerArgs only the lists matter.
+        with execution:
+            lists = vars(execution.load(_LISTS))
+        provided[SERVER_ARGS] = {name: given for name, given in lists.items() if name.isupper()}
+    else:
+        real.append(SERVER_ARGS)
+    return Execution(package, device, provided, real)
+
+
+class _ServerArgs(SimpleNamespace):
+    """Hold the arguments; the handler is the tree's, the model configuration is the check's."""
+
+    def get_model_config(self) -> SimpleNamespace:
+        return SimpleNamespace(hf_config=self.get_hf_config())
+
+    def get_hf_config(self) -> SimpleNamespace:
+        return SimpleNamespace(architectures=[self.architecture])
+
+
+class _Collector(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self.messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def _nothing_published() -> None:
+    raise ValueError("nothing is published")
+
+
+def _handler(execution: Execution) -> tuple[Any, dict[str, Any]]:
+    """Load the handler and the defaults of its tree's arguments."""
+    if execution.file(_OVERRIDES):
+        execution.load(_OVERRIDES)
+    if execution.file(_HOOK):
+        loaded = execution.load(_HOOK)
+        return loaded.handle_deterministic_inference, dict(_WITHOUT_DATACLASS)
+    server_args = execution.load(SERVER_ARGS).ServerArgs
+    defaults = {
+        field.name: None if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(server_args)
+    }
+    return server_args._handle_deterministic_inference, defaults
+
+
+@contextmanager
+def _settled(given: Mapping[str, str]) -> Iterator[None]:
+    """Settle the variables, and take back what the handler sets."""
+    outside = dict(os.environ)
+    try:
+        for name in outside:
+            if name.startswith(_SETTINGS):
+                del os.environ[name]
+        os.environ.update(given)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(outside)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect what is logged and warned of, in that order."""
+    messages: list[str] = []
+    root = logging.getLogger()
+    collector = _Collector(messages)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        root.addHandler(collector)
+        try:
+            yield messages
+        finally:
+            root.removeHandler(collector)
+    messages += [str(warning.message) for warning in caught]
