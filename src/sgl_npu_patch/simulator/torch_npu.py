@@ -193,13 +193,14 @@ def _max_workspace(*args: Any, **kwargs: Any) -> torch.Tensor:
     return npu(torch.zeros(1024, dtype=torch.uint8))
 
 
-def _top_k_top_p(
+def top_k_top_p(
     logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Filter as the real operator documents it, a row at a time.
+    """Filter CPU tensors as npu_top_k_top_p documents it.
 
     Top-k keeps what reaches the k-th largest value. Top-p then works on the softmax of what is
     kept, summed from the smallest: it drops while the sum is at most 1 - p, and never the largest.
+    So its nucleus differs from the one that SGLang takes from sorted probabilities.
     """
     if p is None and k is None:
         raise RuntimeError("npu_top_k_top_p takes p, k or both")
@@ -207,15 +208,26 @@ def _top_k_top_p(
         raise RuntimeError(f"npu_top_k_top_p of {logits.dim()}D {logits.dtype}")
     _check_thresholds("p", p, logits, logits.dtype)
     _check_thresholds("k", k, logits, torch.int32)
+    values, indices = logits.sort(dim=-1, stable=True)
+    if k is not None:
+        largest = min(LARGEST_TOP_K, logits.shape[1])
+        if not bool(((k >= 1) & (k <= largest)).all()):
+            raise RuntimeError(f"npu_top_k_top_p takes k from 1 to {largest}, got {k.tolist()}")
+        least = values.gather(1, (logits.shape[1] - k.long()).unsqueeze(1))
+        values = values.masked_fill(values < least, -torch.inf)
+    if p is not None:
+        mass = values.float().softmax(-1).cumsum(-1)
+        dropped = mass <= 1 - p.float().unsqueeze(1)
+        dropped[:, -1:] = False
+        values = values.masked_fill(dropped, -torch.inf)
+    return torch.empty_like(logits).scatter_(1, indices, values)
+
+
+def _top_k_top_p(
+    logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
+) -> torch.Tensor:
     return npu(
-        torch.stack(
-            [
-                _filtered(row, None if p is None else cpu(p)[i], None if k is None else cpu(k)[i])
-                for i, row in enumerate(cpu(logits))
-            ]
-        )
-        if logits.numel()
-        else cpu(logits).clone()
+        top_k_top_p(cpu(logits), None if p is None else cpu(p), None if k is None else cpu(k))
     )
 
 
@@ -228,20 +240,6 @@ def _check_thresholds(
         raise RuntimeError(f"npu_top_k_top_p takes {name} as {dtype}, got {given.dtype}")
     if given.shape != logits.shape[:1]:
         raise RuntimeError(f"npu_top_k_top_p takes one {name} a row, got {tuple(given.shape)}")
-
-
-def _filtered(row: torch.Tensor, p: torch.Tensor | None, k: torch.Tensor | None) -> torch.Tensor:
-    values, indices = row.sort(stable=True)
-    if k is not None:
-        if not 1 <= int(k) <= min(LARGEST_TOP_K, len(row)):
-            raise RuntimeError(f"npu_top_k_top_p takes k from 1 to {LARGEST_TOP_K}, got {int(k)}")
-        values = values.masked_fill(values < values[-int(k)], -torch.inf)
-    if p is not None:
-        mass = values.float().softmax(-1).cumsum(-1)
-        dropped = mass <= 1 - p.float()
-        dropped[-1] = False
-        values = values.masked_fill(dropped, -torch.inf)
-    return torch.empty_like(row).scatter_(0, indices, values)
 
 
 NATIVE_KERNELS: dict[str, Callable[..., Any]] = {
