@@ -1,0 +1,322 @@
+"""Judge faulty trees by the checks of `verify`, each in a process forked from a warm one."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import io
+import os
+import pickle
+import select
+import signal
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import torch
+
+from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.overlay import Cache, Overlay
+from sgl_npu_patch.engine.plan import make_plan
+from sgl_npu_patch.engine.tree import DirectoryTree, open_directory
+from sgl_npu_patch.simulator import sglang
+from sgl_npu_patch.verify import static
+from sgl_npu_patch.verify.behaviour import Check, NotApplicable, Subject, declared
+from sgl_npu_patch.verify.static.judged import Judged
+from tests.upstream.releases import copy_tree, release_tree
+
+SECONDS = 120
+"""After this long a check counts as hung; `verify` itself waits longer."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "server_args.py": ("handler",),
+    "common.py": ("dispatch", "batch_invariant"),
+    "batch_invariant_ops.py": ("batch_invariant",),
+    "sampler.py": ("sampler",),
+    "npu_ops.py": ("batch_invariant", "handler"),
+    "launch_guards.py": ("handler",),
+}
+"""The groups of checks that execute a file; others say nothing about it."""
+
+TORCH_NPU = "2.10.0"
+
+Files = Mapping[PurePosixPath, bytes]
+How = Literal["static", "behaviour"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Name a check that failed, and what it said."""
+
+    id: str
+    seam: str
+    how: How
+    message: str
+
+
+@dataclass(slots=True)
+class EditedTree:
+    """Read a tree with some of its files replaced."""
+
+    tree: DirectoryTree
+    files: Files
+    label: str = "edited"
+    revision: str | None = None
+    package: PurePosixPath = PurePosixPath("sglang")
+    _found: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
+
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """Give none; see `SourceTree.copies`."""
+        return ()
+
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """Search the package's files; see `SourceTree.containing`."""
+        if needle not in self._found:
+            self._found[needle] = self.tree.containing(needle)
+        found = {path for path in self._found[needle] if path not in self.files}
+        found |= {path for path, data in self.files.items() if needle in data}
+        if among is not None:
+            found &= {*among}
+        return tuple(sorted(found))
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes; see `SourceTree.read`."""
+        return self.files[path] if path in self.files else self.tree.read(path)
+
+
+class Bench:
+    """Hold one patched release, warmed up so that a fault in it is judged quickly."""
+
+    def __init__(self, version: str, folder: Path, groups: Sequence[str]) -> None:
+        self.version = version
+        self.tree = copy_tree(version, folder / "tree")
+        # What is executed by this path is cached; a fault's files are read by the other.
+        self._clean = folder / "clean"
+        self._clean.symlink_to(self.tree)
+        self._base = release_tree(version) / "sglang"
+        plan = make_plan(open_directory(self.tree), DETERMINISTIC)
+        self.changes = {c.path: (c.before or b"", c.after) for c in plan.changes.changes}
+        for path, (_, after) in self.changes.items():
+            target = self.tree / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(after)
+        self._source = open_directory(self.tree)
+        self._edited = EditedTree(self._source, {})
+        self._judged = self._judge({})
+        static.check(self._judged)
+        torch.set_num_threads(1)
+        self._checks: dict[str, list[tuple[float, Check]]] = {}
+        for group in groups:
+            self._checks[group] = list(self._warm(group))
+        self._kills: Counter[str] = Counter()
+        # Collecting would touch, and so copy, all that the children share.
+        gc.collect()
+        gc.freeze()
+
+    def _warm(self, group: str) -> Iterator[tuple[float, Check]]:
+        subject = self._subject(self._judged, self._clean / "sglang")
+        for check in declared(group):
+            began = time.monotonic()
+            if failure := _failure(check, subject):
+                raise AssertionError(f"{self.version}, without a fault: {failure}")
+            yield time.monotonic() - began, check
+
+    def text(self, path: PurePosixPath) -> str:
+        """Give a file of the patched tree."""
+        return (self.tree / path).read_bytes().decode()
+
+    def siblings(self, on: str, name: str) -> list[str]:
+        """Name what the tree has beside a module's name, or beside a name in a module."""
+        del name
+        if on in ("npu_ops", "launch_guards"):
+            return _defined(self.text(PurePosixPath("sglang") / vendor.FOLDER / f"{on}.py"))
+        if not on.startswith("import sglang"):
+            return []
+        place = self.tree.joinpath(*on.removeprefix("import ").split("."))
+        if place.is_dir():
+            return sorted(path.stem for path in place.iterdir() if not path.name.startswith("_"))
+        module = place.with_suffix(".py")
+        return _defined(module.read_text("utf-8")) if module.is_file() else []
+
+    def judge(
+        self,
+        files: Files,
+        *,
+        groups: Sequence[str] | None = None,
+        only: Iterable[str] = (),
+        thorough: bool = False,
+    ) -> list[Failure]:
+        """Run the checks on the tree with other contents of some files.
+
+        Args:
+            groups: of checks to run, those that execute one of the files if None.
+            only: the behaviour checks to run of them, all if empty.
+            thorough: go on behind the first behaviour check that fails.
+        """
+        if groups is None:
+            groups = [g for path in files for g in GROUPS.get(path.name, ())]
+        chosen = {*only}
+        checks = [
+            (seconds, check)
+            for group in dict.fromkeys(groups)
+            for seconds, check in self._checks[group]
+            if not chosen or check.id in chosen
+        ]
+        # What found a fault before probably finds the next.
+        checks.sort(key=lambda timed: timed[0] / (1 + self._kills[timed[1].id]) ** 2)
+        ordered = [check for _, check in checks]
+        with self._written(files):
+            found = _in_child(lambda: self._run(files, ordered, thorough))
+        self._kills.update(failure.id for failure in found)
+        return found
+
+    def _run(self, files: Files, checks: Sequence[Check], thorough: bool) -> Iterator[Failure]:
+        try:
+            judged = self._judge(files)
+        except Refused as refused:
+            yield Failure("tree.readable", "", "static", str(refused))
+            return
+        for result in static.check(judged):
+            if result.verdict == "fail":
+                yield Failure(result.id, result.seam, "static", result.message)
+        self._read_edited_files(files)
+        subject = self._subject(judged, self.tree / "sglang")
+        for check in checks:
+            if failure := _failure(check, subject):
+                yield failure
+                if not thorough:
+                    return
+
+    def _judge(self, files: Files) -> Judged:
+        known: Cache | None = None
+        trees: dict[PurePosixPath, ast.Module] = {}
+        tree = replace(self._edited, files=files)
+        if files:
+            known, trees = self._judged.overlay.cache, dict(self._judged._trees)
+        overlay = Overlay(tree)
+        if known is not None:
+            overlay.cache = replace(
+                known,
+                mentions={},
+                defining={k: v for k, v in known.defining.items() if k[0] not in files},
+            )
+        for path in files:
+            trees.pop(path, None)
+        return Judged(overlay, make_plan(overlay, DETERMINISTIC), trees)
+
+    def _subject(self, judged: Judged, package: Path) -> Subject:
+        return Subject(
+            package=package,
+            base=self._base,
+            left_out=judged.left_out,
+            native=judged.native,
+            torch_npu=TORCH_NPU,
+        )
+
+    def _read_edited_files(self, files: Files) -> None:
+        """Take the code of every other file of the tree from the clean execution's cache."""
+        parse = sglang._parse
+        edited = {self.tree / path for path in files}
+
+        def parse_edited(file: Path) -> Any:
+            if file in edited or not file.is_relative_to(self.tree):
+                return parse(file)
+            return parse(self._clean / file.relative_to(self.tree))
+
+        vars(sglang)["_parse"] = parse_edited
+
+    @contextmanager
+    def _written(self, files: Files) -> Iterator[None]:
+        before = {path: (self.tree / path).read_bytes() for path in files}
+        try:
+            for path, data in files.items():
+                (self.tree / path).write_bytes(data)
+            yield
+        finally:
+            for path, data in before.items():
+                (self.tree / path).write_bytes(data)
+
+
+def _defined(text: str) -> list[str]:
+    return [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def _failure(check: Check, subject: Subject) -> Failure | None:
+    try:
+        with warnings.catch_warnings():
+            check.run(subject)
+    except NotApplicable:
+        return None
+    except Exception as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
+        return Failure(check.id, check.seam, "behaviour", f"{type(error).__name__}: {error}"[:500])
+    return None
+
+
+def _in_child(run: Any) -> list[Failure]:
+    """Run in a forked process, which may hang, crash or spoil what it executes in."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside threads; torch was told to have none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        try:
+            os.close(reading)
+            with os.fdopen(writing, "wb") as answers:
+                for failure in run():
+                    pickle.dump(failure, answers)
+                    answers.flush()
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+            os._exit(70)
+        os._exit(0)
+    os.close(writing)
+    found, hung = _collect(reading)
+    if hung:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == 70:
+        raise RuntimeError("judging failed, see above")
+    if hung or code:
+        said = f"hung for {SECONDS} s" if hung else f"the process ended with {code}"
+        found.append(Failure("tree.runs", "", "behaviour", said))
+    return found
+
+
+def _collect(reading: int) -> tuple[list[Failure], bool]:
+    data, hung = b"", False
+    with os.fdopen(reading, "rb", buffering=0) as answers:
+        while True:
+            ready, _, _ = select.select([answers], [], [], SECONDS)
+            if not ready:
+                hung = True
+                break
+            part = answers.read(1 << 16)
+            if not part:
+                break
+            data += part
+    return list(_unpickled(data)), hung
+
+
+def _unpickled(data: bytes) -> Iterator[Failure]:
+    stream = io.BytesIO(data)
+    while True:
+        try:
+            yield pickle.load(stream)
+        except EOFError:
+            return
