@@ -31,11 +31,11 @@ with open(sys.argv[1], "rb") as file:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two commands; `prepare` returns the first one's arguments, outside of the measurement."""
+    """Two commands; both give their arguments outside of the measurement."""
 
     title: str
     prepare: Callable[[], list[str]]
-    baseline: list[str]
+    baseline: Callable[[], list[str]]
     limit: float
 
     def ratio(self, repeats: int) -> float:
@@ -43,7 +43,7 @@ class Comparison:
         ours, theirs = [], []
         for _ in range(repeats):
             ours.append(seconds(self.prepare()))
-            theirs.append(seconds(self.baseline))
+            theirs.append(seconds(self.baseline()))
         ratio = median(ours) / median(theirs)
         print(
             f"{self.title:<40} {median(ours) * 1000:7.0f} ms {median(theirs) * 1000:7.0f} ms"
@@ -66,26 +66,34 @@ def main() -> int:
     # With it set, every run would compile our sources anew, but not the dependencies'.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as directory:
-        copies = iter(copy_tree(RELEASE, Path(directory, str(n))) for n in range(repeats + 1))
+        copies = iter(copy_tree(RELEASE, Path(directory, str(n))) for n in range(2 * repeats + 3))
+        patched = next(copies)
+        seconds(["-m", "sgl_npu_patch", "apply", str(patched)])
         arguments = release_tree(RELEASE) / "sglang" / "srt" / "server_args.py"
         comparisons = (
             Comparison(
                 f"apply {RELEASE} / libcst parse",
                 lambda: ["-m", "sgl_npu_patch", "apply", str(next(copies))],
-                ["-c", PARSE, str(arguments)],
+                lambda: ["-c", PARSE, str(arguments)],
                 1.2,
             ),
             Comparison(
                 "--help / import typer",
                 lambda: ["-m", "sgl_npu_patch", "--help"],
-                ["-c", "import typer"],
+                lambda: ["-c", "import typer"],
                 2.0,
+            ),
+            Comparison(
+                f"verify --static {RELEASE} / apply",
+                lambda: ["-m", "sgl_npu_patch", "verify", "--static", str(patched)],
+                lambda: ["-m", "sgl_npu_patch", "apply", str(next(copies))],
+                3.0,
             ),
         )
         # Once unmeasured: an installed program is compiled, and files are in the page cache.
         for comparison in comparisons:
             seconds(comparison.prepare())
-            seconds(comparison.baseline)
+            seconds(comparison.baseline())
         ratios = [comparison.ratio(repeats) for comparison in comparisons]
     limits = [comparison.limit for comparison in comparisons]
     return int(any(ratio > limit for ratio, limit in zip(ratios, limits, strict=True)))

@@ -23,7 +23,7 @@ INSTALLED_AS = {
     "npu_ops": "sgl_npu_patch/npu_ops",
     "templates": "sgl_npu_patch/templates",
 }
-COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch")
+COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch", "verify")
 
 SEAMS = tuple(DETERMINISTIC)
 

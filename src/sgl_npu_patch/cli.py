@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
     from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
+    from sgl_npu_patch.verify.run import Verified
 
 WHEEL_SUFFIX = "npu.deterministic"
 """What tells a patched wheel's version from the original's: the device and the series."""
@@ -36,6 +37,15 @@ class Format(str, Enum):
 
     text = "text"
     json = "json"
+
+
+class CheckFormat(str, Enum):
+    """Choose how checks are reported."""
+
+    text = "text"
+    json = "json"
+    junit = "junit"
+    sarif = "sarif"
 
 
 Tree = Annotated[
@@ -206,6 +216,106 @@ def diff(path: Tree, only: Only = None, skip: Skip = None) -> None:
             _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
         _print_diff(tree, plan)
     _leave(plan, strict=False, pending=False)
+
+
+@app.command()
+def verify(
+    path: Tree,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="ORIGINAL",
+            help="The unpatched tree; adds the comparisons with it.",
+            show_default=False,
+        ),
+    ] = None,
+    static: Annotated[
+        bool, typer.Option("--static", help="Execute nothing of the tree; needs no torch.")
+    ] = False,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers",
+            help="Run the tree's layers too, one row alone and in batches, on a simulated NPU "
+            "whose own kernels depend on the batch.",
+        ),
+    ] = False,
+    torch_npu: Annotated[
+        str | None,
+        typer.Option(
+            "--torch-npu",
+            metavar="VERSION|WHEEL|DIR",
+            help="Check the tree's calls against the operators of this torch_npu.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="CHECK|SEAM",
+            help="Run only this check, or those of this seam; may be repeated.",
+        ),
+    ] = None,
+    output: Annotated[CheckFormat, typer.Option("--format", help="How to report.")] = (
+        CheckFormat.text
+    ),
+) -> None:
+    """Prove a patched tree: by its text, and by executing it on a simulated NPU."""
+    from sgl_npu_patch.engine.tree import open_directory
+    from sgl_npu_patch.verify.run import verify as run_checks
+
+    if static and layers:
+        raise UsageError("--layers executes the tree, which --static forbids: choose one")
+    tree = open_directory(_path(path, "PATH"))
+    original = open_directory(_path(base, "ORIGINAL")) if base is not None else None
+    for warning in _warn_of_copies(tree):
+        _warn(warning)
+    verified = run_checks(
+        tree,
+        base=original,
+        static_only=static,
+        layers=layers,
+        torch_npu=torch_npu,
+        only=only or (),
+        tell=_tell,
+    )
+    with _reader_may_leave():
+        _report_checks(tree, verified, output)
+    if verified.failed:
+        raise typer.Exit(NOT_AS_WANTED)
+
+
+def _tell(text: str) -> None:
+    """Say what begins, to who watches."""
+    if sys.stderr.isatty():
+        with suppress(OSError):
+            print(f"sgl-npu-patch: {text} ...", file=sys.stderr, flush=True)
+
+
+def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat) -> None:
+    if output is CheckFormat.json:
+        from sgl_npu_patch.reports.checks import check_documents
+        from sgl_npu_patch.reports.document import document, render_json
+
+        content = document(tree, verified.plan)
+        print(render_json(content | {"checks": check_documents(verified.results)}))
+    elif output is CheckFormat.junit:
+        from sgl_npu_patch.reports.junit import render_junit
+
+        print(render_junit(verified.results, f"sgl-npu-patch verify {tree.label}"))
+    elif output is CheckFormat.sarif:
+        from sgl_npu_patch.reports.sarif import render_sarif
+
+        print(render_sarif(verified.results, _prefix(tree)))
+    else:
+        from sgl_npu_patch.engine.tree import package_version
+        from sgl_npu_patch.reports.checks import count, print_checks
+
+        version = package_version(tree) or "of unknown version"
+        told = f"SGLang {version} in {tree.label}: {count(verified.results)}"
+        print_checks(verified.results, told, sys.stdout)
 
 
 @app.command("list")

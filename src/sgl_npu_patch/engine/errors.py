@@ -27,6 +27,16 @@ class Refused(Exception):
     """Refuse a tree or a target that cannot be read, written or understood (exit code 4)."""
 
 
+class Unparsable(Refused):
+    """Refuse one file that is no Python; ``line`` is 0 where the whole file is meant."""
+
+    def __init__(self, path: PurePosixPath, reason: str, line: int = 0) -> None:
+        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
 class UsageError(Exception):
     """Reject a combination of options (exit code 2)."""
 

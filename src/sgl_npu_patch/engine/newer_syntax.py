@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.errors import Unparsable
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.source import Block
@@ -27,7 +27,7 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
 
     from sgl_npu_patch.engine.source import Block
 
-    refusal = Refused(f"{path}:{error.lineno or 0}: does not parse: {error.msg}")
+    refusal = Unparsable(path, f"does not parse: {error.msg}", error.lineno or 0)
     if _depth(text) > _DEEPEST:
         raise refusal from error
     try:

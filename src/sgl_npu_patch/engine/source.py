@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from tokenize import detect_encoding
 from typing import Literal
 
-from sgl_npu_patch.engine.errors import AnchorError, Refused
+from sgl_npu_patch.engine.errors import AnchorError, Refused, Unparsable
 
 Kind = Literal["function", "class", "assignment", "import", "statement"]
 
@@ -137,18 +137,18 @@ def read_source(path: PurePosixPath, data: bytes) -> Source:
         text = data.decode(encoding)
         faithful = encoding == "utf-8" or text.encode(encoding) == data
     except (SyntaxError, UnicodeError, LookupError) as error:
-        raise Refused(f"{path}: cannot be decoded: {error}") from error
+        raise Unparsable(path, f"cannot be decoded: {error}") from error
     if not faithful:
         raise Refused(
             f"{path}: cannot be edited in its encoding {encoding}: it has more than one form for "
             "the same text, and bytes that need not change would; save the file as UTF-8"
         )
     if "\0" in text:
-        raise Refused(f"{path}: does not parse: it contains null bytes")
+        raise Unparsable(path, "does not parse: it contains null bytes")
     try:
         return Source(path, text, encoding, tuple(_outline(path, text)))
     except (ValueError, RecursionError, MemoryError) as error:
-        raise Refused(f"{path}: does not parse: {error}") from error
+        raise Unparsable(path, f"does not parse: {error}") from error
 
 
 def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:

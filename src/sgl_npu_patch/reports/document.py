@@ -7,14 +7,21 @@ from typing import Any
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.overlay import ChangeSet
 from sgl_npu_patch.engine.plan import Outcome, Plan
 from sgl_npu_patch.engine.tree import SourceTree, package_version
 
 SCHEMA = 1
 
 
-def document(tree: SourceTree, plan: Plan) -> dict[str, Any]:
-    """Give the document of design.md, with paths relative to the tree."""
+def document(tree: SourceTree, plan: Plan | None) -> dict[str, Any]:
+    """Give the document of design.md, with paths relative to the tree.
+
+    Args:
+        plan: None for a tree that could not be judged.
+    """
+    outcomes = plan.outcomes if plan is not None else ()
+    changes = plan.changes if plan is not None else ChangeSet(())
     return {
         "schema": SCHEMA,
         "tool": {"name": "sgl-npu-patch", "version": __version__},
@@ -23,9 +30,9 @@ def document(tree: SourceTree, plan: Plan) -> dict[str, Any]:
             "version": package_version(tree),
             "revision": tree.revision,
         },
-        "outcomes": [_outcome(outcome) for outcome in plan.outcomes],
-        "changed": [path.as_posix() for path in plan.changes.changed],
-        "added": [path.as_posix() for path in plan.changes.added],
+        "outcomes": [_outcome(outcome) for outcome in outcomes],
+        "changed": [path.as_posix() for path in changes.changed],
+        "added": [path.as_posix() for path in changes.added],
         "copies": [path.as_posix() for path in tree.copies()],
     }
 
@@ -39,7 +46,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = {
         "seam": outcome.seam,
         "status": outcome.status,
-        "sites": [_site(site) for site in outcome.sites],
+        "sites": [site_document(site) for site in outcome.sites],
         "reason": outcome.reason,
         "gaps": list(outcome.gaps),
         "outdated": outcome.outdated,
@@ -50,12 +57,13 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             "sought": evidence.sought,
             "expected": evidence.expected,
             "found": evidence.found,
-            "where": [_site(site) for site in evidence.where],
+            "where": [site_document(site) for site in evidence.where],
             "nearest": evidence.nearest,
             "action": evidence.action,
         }
     return found
 
 
-def _site(site: Site) -> dict[str, Any]:
+def site_document(site: Site) -> dict[str, Any]:
+    """Give one place."""
     return {"path": site.path.as_posix(), "line": site.line, "symbol": site.symbol}

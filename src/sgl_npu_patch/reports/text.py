@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _WIDTH = 100
 _UNFOLDED = 10_000
@@ -21,20 +24,26 @@ _STYLES = {
 }
 
 
-def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
-    """Print headline, table, reasons, gaps and evidence; colour on a terminal only."""
+def console_for(stream: IO[str]) -> Console:
+    """Give a console that uses colour and folds lines on a terminal only."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     terminal = stream.isatty()
-    console = Console(
+    return Console(
         file=stream,
         force_terminal=terminal,
         width=None if terminal else _UNFOLDED,
         highlight=False,
         soft_wrap=False,
     )
+
+
+def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
+    """Print headline, table, reasons, gaps and evidence; colour on a terminal only."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console_for(stream)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("seam", "status", "where"):
         table.add_column(column, overflow="fold")
@@ -66,14 +75,13 @@ def evidence_lines(seam: str, evidence: Evidence) -> list[str]:
     lines = [f"conflict in {seam}"]
     for label, text in rows:
         if text:
-            lines += textwrap.wrap(
-                text,
-                _WIDTH,
-                initial_indent=f"  {label:<9}",
-                subsequent_indent=" " * 11,
-                max_lines=3,
-            )
+            lines += wrapped(text, f"  {label:<9}", " " * 11)
     return lines
+
+
+def wrapped(text: str, first: str, others: str) -> list[str]:
+    """Fold a text to at most three lines."""
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=others, max_lines=3)
 
 
 def _where(outcome: Outcome) -> str:

@@ -39,7 +39,8 @@ def run(
     """Run each group of checks in a process of its own, as many at once as there are processors.
 
     Args:
-        request: what `behaviour.Subject` holds, in JSON's types, and ``only``, ids to run alone.
+        request: what `behaviour.Subject` holds, in JSON's types, and ``only``, ids and seams to run
+            alone.
     """
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
         found = pool.map(lambda group: list(_group(group, request, seconds)), groups)

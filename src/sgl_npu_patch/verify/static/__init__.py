@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.engine.errors import Site, Unparsable
+from sgl_npu_patch.verify.findings import Finding, NotApplicable, failed
 from sgl_npu_patch.verify.results import Result, Verdict
 from sgl_npu_patch.verify.static import calls, content, layout, names, presence, values
-from sgl_npu_patch.verify.findings import NotApplicable, failed
 from sgl_npu_patch.verify.static.judged import Check, Judged
 
 
@@ -73,6 +74,11 @@ def _result(judged: Judged, declared: _Declared) -> Result:
         findings = list(declared.run(judged, declared.seam))
     except NotApplicable as reason:
         verdict, message, findings = "not-applicable", str(reason), []
+    except RecursionError:
+        verdict, message, findings = "not-applicable", "expressions are nested too deeply", []
+    except Unparsable as error:
+        site = Site(error.path, error.line, "")
+        findings = [Finding(site, "a file that parses", error.reason, "restore the file")]
     if findings:
         return failed(declared.id, declared.seam, declared.meaning, findings)
     if verdict == "pass" and outcome.gaps and declared.run is presence.in_place:

@@ -40,7 +40,7 @@ class _Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class Use:
     path: PurePosixPath
     found: Found
 
@@ -63,7 +63,7 @@ def calls_bind(judged: Judged, seam: str) -> Iterator[Finding]:
     known = 0
     for called in _CALLED[seam]:
         module, _, name = called.rpartition(".")
-        definitions, uses = _collect(judged, name, module)
+        definitions, uses = collect(judged, name, module)
         known += len(definitions)
         for use in uses:
             yield from _unfit(judged, name, use, definitions)
@@ -71,12 +71,15 @@ def calls_bind(judged: Judged, seam: str) -> Iterator[Finding]:
         raise NotApplicable("none of these functions is in this tree")
 
 
-def _collect(judged: Judged, name: str, module: str) -> tuple[list[_Definition], list[_Use]]:
+def collect(judged: Judged, name: str, module: str = "") -> tuple[list[_Definition], list[Use]]:
     """Find what defines and what uses a name; that of a module of ours, only through it."""
     own = judged.package / vendor.FOLDER / f"{module}.py"
     definitions: list[_Definition] = []
-    uses: list[_Use] = []
-    for path in judged.overlay.mentioning(module or name):
+    uses: list[Use] = []
+    paths = dict.fromkeys(judged.overlay.mentioning(module or name))
+    if judged.overlay.read(own) is not None:
+        paths[own] = None
+    for path in paths:
         near = list(judged.near(path, name))
         if not module or path == own:
             definitions += (
@@ -88,12 +91,12 @@ def _collect(judged: Judged, name: str, module: str) -> tuple[list[_Definition],
             names = {name, *_renamed(near, name)}
             if len(names) > 1:
                 near = list(judged.near(path, *names))
-            named = (_Use(path, found) for found in near if _is_named(found.node, names))
+            named = (Use(path, found) for found in near if _is_named(found.node, names))
             uses += (use for use in named if not module or _through(use, module))
     return definitions, uses
 
 
-def _through(use: _Use, module: str) -> bool:
+def _through(use: Use, module: str) -> bool:
     node = use.found.node
     return (
         isinstance(node, ast.Attribute)
@@ -122,7 +125,7 @@ def _is_named(node: ast.AST, names: set[str]) -> bool:
 
 
 def _unfit(
-    judged: Judged, name: str, use: _Use, definitions: list[_Definition]
+    judged: Judged, name: str, use: Use, definitions: list[_Definition]
 ) -> Iterator[Finding]:
     if use.call is None:
         if not _in_all(judged, use):
@@ -169,7 +172,7 @@ def _unfit(
             )
 
 
-def _in_all(judged: Judged, use: _Use) -> bool:
+def _in_all(judged: Judged, use: Use) -> bool:
     """Tell whether a string only exports the name."""
     if not isinstance(use.found.node, ast.Constant):
         return False
@@ -181,7 +184,7 @@ def _in_all(judged: Judged, use: _Use) -> bool:
     )
 
 
-def _filled(use: _Use, definition: _Definition) -> int:
+def _filled(use: Use, definition: _Definition) -> int:
     """Count the arguments that the call does not write: the object of a method."""
     node = use.found.node
     if not definition.bound or not isinstance(node, ast.Attribute):
@@ -189,7 +192,7 @@ def _filled(use: _Use, definition: _Definition) -> int:
     return 0 if isinstance(node.value, ast.Name) and node.value.id == definition.owner else 1
 
 
-def _forwards(use: _Use, name: str) -> bool:
+def _forwards(use: Use, name: str) -> bool:
     """Tell whether a function of the same name hands on exactly what it was given."""
     function, call = use.found.function, use.call
     if function is None or call is None or function.name != name:
@@ -204,7 +207,7 @@ def _forwards(use: _Use, name: str) -> bool:
     )
 
 
-def _may_reach(judged: Judged, use: _Use, definition: _Definition) -> bool:
+def _may_reach(judged: Judged, use: Use, definition: _Definition) -> bool:
     """Tell whether a call may land in a definition: in the same hierarchy, or of no known class."""
     node = use.found.node
     if not isinstance(node, ast.Attribute):

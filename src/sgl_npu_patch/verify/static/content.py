@@ -50,15 +50,18 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
     shut = [gate for gate in gates if gate[2]]
     if bool(shut) == (unsafe is not None):
         return
-    path, node, _ = (shut or gates or [(*_handlers(judged)[0], False)])[0]
+    path, function = _handlers(judged)[0]
+    line, shown = function.lineno, ""
+    for _, node, _ in (shut or gates)[:1]:
+        line, shown = node.lineno, f"if {ast.unparse(node.test)}:"
+    off = "the radix cache off for ascend, whose prefill ignores what it holds"
+    on = "the radix cache on for ascend, whose prefill reads what it holds"
     yield Finding(
-        Site(path, node.lineno, radix_cache.DISABLED),
-        "the radix cache off for ascend"
-        if unsafe
-        else "the radix cache on for ascend, whose prefill reads what it holds",
+        Site(path, line, radix_cache.DISABLED),
+        off if unsafe else on,
         f"it is {'off' if shut else 'on'}, by {len(gates)} conditions on the attention backend",
         f"see the prefill at {unsafe}" if unsafe else f"see {radix_cache.SUPPORTED}",
-        f"if {ast.unparse(node.test)}:" if isinstance(node, ast.If) else "",
+        shown,
     )
 
 
@@ -91,7 +94,7 @@ def keeps_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
             if guarded != wanted:
                 yield Finding(
                     Site(path, node.lineno, function.name),
-                    f'"pytorch" forced {"unless the backend is" if wanted else "also for"} "ascend"',
+                    f'"pytorch" forced {"but not" if wanted else "also"} in the place of "ascend"',
                     "under " + " and ".join(map(ast.unparse, tests)) if tests else "always",
                     "run sgl-npu-patch apply" if wanted else "take the guard out",
                     ast.unparse(node)[:200],

@@ -133,8 +133,7 @@ class Judged:
         if seam not in self._places:
             self._places[seam] = tuple(self._find_places(seam))
         if not self._places[seam]:
-            outcome = self.outcomes[seam]
-            raise NotApplicable(f"{outcome.status}: {outcome.reason or 'it edits no definition'}")
+            raise NotApplicable(f"{self.outcomes[seam].status}: the seam edits no definition here")
         return self._places[seam]
 
     def functions(self, seam: str) -> Iterator[tuple[Place, FunctionNode]]:
@@ -216,13 +215,13 @@ def _at(module: ast.Module, lines: set[int]) -> Iterator[Found]:
     return walk(module, "", None, "")
 
 
-def judge(tree: SourceTree) -> Judged:
+def judge(tree: SourceTree | Overlay) -> Judged:
     """Judge the whole series on a tree.
 
     Raises:
         Refused: a file cannot be read or parsed, or the tree is too old.
     """
-    overlay = Overlay(tree)
+    overlay = tree if isinstance(tree, Overlay) else Overlay(tree)
     return Judged(overlay, make_plan(overlay, DETERMINISTIC))
 
 

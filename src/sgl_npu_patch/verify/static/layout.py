@@ -1,9 +1,11 @@
-"""Check that the edited definitions are formatted no worse than the rest of their files."""
+"""Check that what was inserted is formatted no worse than the file it stands in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.resources import files
 
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding
@@ -12,36 +14,54 @@ from sgl_npu_patch.verify.static.judged import Judged
 _LENGTH = 88
 """SGLang's formatter's."""
 _LINE = re.compile(r"\r\n|\r|\n")
-_FAULTS = ("longer than 88 columns", "ends in white space", "indented by tabs and spaces mixed")
+
+
+def _is_mixed(line: str) -> bool:
+    indent = line[: len(line) - len(line.lstrip())]
+    return "\t" in indent and " " in indent
+
+
+_FAULTS: dict[str, Callable[[str], bool]] = {
+    f"longer than {_LENGTH} columns": lambda line: len(line) > _LENGTH,
+    "with white space at its end": lambda line: line != line.rstrip(),
+    "indented by tabs and spaces mixed": _is_mixed,
+}
 
 
 def layout_kept(judged: Judged, seam: str) -> Iterator[Finding]:
-    """What the seam edits is formatted no worse than the rest of its file."""
+    """What the seam inserts is formatted no worse than the rest of its file."""
     for place in judged.places(seam):
-        source = judged.source(place.path)
-        first = source.text.count("\n", 0, place.block.start) + 1
-        inner = list(_lines(source.cut(place.block)))
-        outer = list(_lines(source.text[: place.block.start] + source.text[place.block.end :]))
+        text, block = judged.source(place.path).text, place.block
+        inner = list(_lines(text[block.start : block.end]))
+        outer = list(_lines(text[: block.start] + text[block.end :]))
         endings = {ending for _, ending in outer if ending}
+        usual = {said for said, has in _FAULTS.items() if any(has(line) for line, _ in outer)}
+        first = len(_LINE.findall(text, 0, block.start)) + 1
         for number, (line, ending) in enumerate(inner, first):
-            site = Site(place.path, number, place.block.qualname)
+            site = Site(place.path, number, block.qualname)
             if ending and endings and ending not in endings:
-                expected = f"lines that end in {'/'.join(map(repr, sorted(endings)))}"
-                yield Finding(site, expected, repr(ending), "turn the line ending", line.strip())
-            for fault in _FAULTS:
-                if _has(fault, line) and not any(_has(fault, o) for o, _ in outer):
-                    yield Finding(
-                        site, f"no line that is {fault}", "one", "format the line", line.strip()
-                    )
+                said = " or ".join(map(repr, sorted(endings)))
+                yield Finding(site, f"lines that end in {said}", repr(ending), "turn the ending")
+            if block.kind == "assignment" or _ours().fullmatch(line.strip()):
+                for said, has in _FAULTS.items():
+                    if has(line) and said not in usual:
+                        expected = f"no inserted line that is {said}"
+                        yield Finding(site, expected, "one", "format the line", line.strip())
 
 
-def _has(fault: str, line: str) -> bool:
-    if fault == _FAULTS[0]:
-        return len(line) > _LENGTH
-    if fault == _FAULTS[1]:
-        return line != line.rstrip()
-    indent = line[: len(line) - len(line.lstrip())]
-    return "\t" in indent and " " in indent
+@cache
+def _ours() -> re.Pattern[str]:
+    """Recognise the lines of the templates, whatever names they are filled with."""
+    lines = {
+        line.strip()
+        for template in files("sgl_npu_patch.templates").iterdir()
+        if template.name.endswith(".tmpl")
+        for line in template.read_text("utf-8").splitlines()
+    }
+    patterns = (
+        re.sub(r"\\\$[a-z_]+", r"[\\w.]*", re.escape(line)) for line in sorted(lines) if line
+    )
+    return re.compile("|".join(patterns))
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Check that what the edited functions name exists: in the module, and where it is imported from."""
+"""Check that what the edited functions name exists, in the module or where it is imported from."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def names_resolve(judged: Judged, seam: str) -> Iterator[Finding]:
         for statement in ast.walk(node):
             if isinstance(statement, ast.ImportFrom):
                 yield from _missing(judged, place, statement, {a.name for a in statement.names})
+            elif isinstance(statement, ast.Import):
+                yield from _missing_modules(judged, place, statement)
         yield from _missing_above(judged, place, node)
 
 
@@ -48,9 +50,9 @@ def _table(top: symtable.SymbolTable, node: FunctionNode) -> symtable.SymbolTabl
     """Find the scope of a function."""
     found = list(top.get_children())
     for table in found:
-        if table.get_name() == node.name and table.get_lineno() == node.lineno:
-            if table.get_type() == "function":
-                return table
+        same = table.get_name() == node.name and table.get_lineno() == node.lineno
+        if same and table.get_type() == "function":
+            return table
         found += table.get_children()
     raise AssertionError(f"no scope of {node.name}")
 
@@ -116,6 +118,15 @@ def _missing_above(judged: Judged, place: Place, node: FunctionNode) -> Iterator
         if isinstance(statement, ast.ImportFrom):
             names = {a.name for a in statement.names if (a.asname or a.name) in used}
             yield from _missing(judged, place, statement, names)
+
+
+def _missing_modules(judged: Judged, place: Place, statement: ast.Import) -> Iterator[Finding]:
+    for alias in statement.names:
+        first, *parts = alias.name.split(".")
+        target = judged.package.joinpath(*parts)
+        if first == "sglang" and _file(judged, target) is None:
+            site = Site(place.path, statement.lineno, place.block.qualname)
+            yield Finding(site, f"the module {target}", "none", "see where it is now")
 
 
 def _missing(

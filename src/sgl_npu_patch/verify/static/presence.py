@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import textwrap
 from collections.abc import Iterator
 
 from sgl_npu_patch.codemods import DETERMINISTIC
@@ -10,6 +12,9 @@ from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.plan import SETTLED
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import Judged
+
+_LINES = 12
+"""How much is shown of what is missing."""
 
 
 def in_place(judged: Judged, seam: str) -> Iterator[Finding]:
@@ -21,9 +26,10 @@ def in_place(judged: Judged, seam: str) -> Iterator[Finding]:
         return
     evidence = outcome.evidence
     if evidence is None:
+        what = "an older version of it" if outcome.outdated else "a place without it"
         for site in outcome.sites:
-            what = "an older version of it" if outcome.outdated else "a place without it"
-            yield Finding(site, "the seam's change", what, "run sgl-npu-patch apply")
+            code = _missing(judged, site)
+            yield Finding(site, "the seam's change", what, "run sgl-npu-patch apply", code)
         return
     sites = evidence.where or (Site(judged.package / "__init__.py", 0, ""),)
     yield Finding(
@@ -33,6 +39,24 @@ def in_place(judged: Judged, seam: str) -> Iterator[Finding]:
         evidence.action,
         "\n".join(str(site) for site in sites[1:]),
     )
+
+
+def _missing(judged: Judged, site: Site) -> str:
+    """Show the lines that `apply` would change at a place, as in a diff."""
+    changes = [c for c in judged.plan.overlay.changes().changes if c.path == site.path]
+    if not changes or changes[0].before is None:
+        return ""
+    before, after = (
+        data.decode("utf-8", "replace").splitlines()
+        for data in (changes[0].before, changes[0].after)
+    )
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        if tag != "equal" and i <= site.line <= max(j, i + 1):
+            lines = textwrap.dedent("\n".join([*before[i:j], *after[k:m]])).split("\n")
+            signed = [f"{'-' if n < j - i else '+'}{line}" for n, line in enumerate(lines)]
+            return "\n".join(signed[:_LINES])
+    return ""
 
 
 def compiles(judged: Judged, seam: str) -> Iterator[Finding]:

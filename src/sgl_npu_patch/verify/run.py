@@ -1,0 +1,174 @@
+"""Run every kind of check on one tree; the checks that execute it in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
+from sgl_npu_patch.engine.plan import Plan
+from sgl_npu_patch.engine.tree import DirectoryTree
+from sgl_npu_patch.verify import static
+from sgl_npu_patch.verify.results import Result
+from sgl_npu_patch.verify.static.judged import Judged, judge
+
+SIMULATED = "2.10.0"
+"""The torch_npu whose operators are simulated."""
+LAYERS = "layers"
+"""The group of checks that is run only when it is asked for."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Hold the checks' results with what `status` says; no plan where a file does not parse."""
+
+    plan: Plan | None
+    results: tuple[Result, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether any check failed."""
+        return any(result.verdict == "fail" for result in self.results)
+
+
+def verify(
+    tree: DirectoryTree,
+    *,
+    base: DirectoryTree | None = None,
+    static_only: bool = False,
+    layers: bool = False,
+    torch_npu: str | None = None,
+    only: Sequence[str] = (),
+    tell: Tell = lambda text: None,
+) -> Verified:
+    """Run the checks on a patched tree.
+
+    Args:
+        base: the unpatched tree to compare with.
+        static_only: execute nothing of the tree.
+        layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
+        torch_npu: version, wheel or folder whose operators the tree's calls must fit.
+        only: ids of checks and names of seams to take, all if empty.
+        tell: is told what begins.
+
+    Raises:
+        Refused: a tree cannot be read or is too old, or torch is missing.
+        UsageError: ``only`` names what is neither a seam nor a check.
+    """
+    behaves = not static_only and not (only and set(only) <= _static_ids())
+    if behaves and find_spec("torch") is None:
+        raise Refused(
+            "torch is not installed, and the checks that execute the tree need it: install "
+            "sgl-npu-patch[verify], or pass --static for the checks that do not"
+        )
+    tell("judging the tree")
+    try:
+        judged = judge(tree)
+    except Unparsable as error:
+        return Verified(None, tuple(_unparsable(tree, error)))
+    tell("static checks")
+    results = static.check(judged, only)
+    if base is not None:
+        from sgl_npu_patch.verify import off_npu
+
+        tell("comparison with the unpatched tree off an NPU")
+        results += off_npu.check(judged, judge(base), only)
+    if torch_npu is not None:
+        tell(f"contracts with torch_npu {torch_npu}")
+        contracts = import_module("sgl_npu_patch.verify.contracts")
+        found: list[Result] = contracts.check(tree, torch_npu)
+        results += (r for r in found if not only or {r.id, r.seam} & set(only))
+    if behaves:
+        from sgl_npu_patch.verify import isolation
+        from sgl_npu_patch.verify.behaviour import GROUPS
+
+        tell("behaviour on a simulated NPU")
+        groups = [group for group in GROUPS if layers or group != LAYERS]
+        request = _request(tree, judged, base, only)
+        results += (_located(r, judged) for r in isolation.run(groups, request))
+    _check_only(only, results)
+    return Verified(judged.plan, tuple(results))
+
+
+def _request(
+    tree: DirectoryTree, judged: Judged, base: DirectoryTree | None, only: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "package": _absolute(tree),
+        "base": _absolute(base) if base is not None else None,
+        "left_out": dict(judged.left_out),
+        "native": judged.native,
+        "torch_npu": SIMULATED,
+        "only": list(only),
+    }
+
+
+def _absolute(tree: DirectoryTree) -> str:
+    return str(Path(tree.root, tree.package).resolve())
+
+
+def _located(result: Result, judged: Judged) -> Result:
+    """Point at what the seam edits where a check does not say where to look."""
+    outcome = judged.outcomes.get(result.seam)
+    if result.site is not None or outcome is None or not outcome.sites:
+        return result
+    return replace(result, site=outcome.sites[0])
+
+
+def _unparsable(tree: DirectoryTree, error: Unparsable) -> list[Result]:
+    """Report a file without which no seam can be judged to the seams that edit it."""
+    data = tree.read(error.path) or b""
+    seams = [seam for seam, mark in _MARKS.items() if mark in data] or [""]
+    return [
+        Result(
+            id=f"{seam or 'series'}.compiles",
+            seam=seam,
+            kind="static",
+            verdict="fail",
+            meaning="Every file that the seam edits or adds compiles.",
+            message=f"{error.reason}; nothing else can be checked",
+            site=Site(error.path, error.line, ""),
+            expected="a file that compiles",
+            found=error.reason,
+            action="restore the file and run sgl-npu-patch apply",
+        )
+        for seam in seams
+    ]
+
+
+_MARKS = {
+    "backend_lists": b"\nDETERMINISTIC_ATTENTION_BACKEND_CHOICES",
+    "radix_cache": b"disable_radix_cache = True",
+    "sampling_backend": b"sampling_backend = ",
+    "device_dispatch": b"def get_dispatch_device_backend",
+    "batch_invariant": b"def enable_batch_invariant_mode",
+    "sampler": b"def multinomial_with_seed",
+    "attention_comment": b"if self.use_fia",
+    "npu_ops": b"npu_ops.",
+    "launch_guards": b"launch_guards",
+}
+"""What stands in the files that each seam edits, for one that cannot be parsed."""
+
+
+def _static_ids() -> set[str]:
+    from sgl_npu_patch.verify import off_npu
+
+    compared = {f"{seam}.{off_npu.CHECK}" for seam in DETERMINISTIC}
+    return {*static.CHECKS, *compared, off_npu.NOWHERE_ELSE}
+
+
+def _check_only(only: Sequence[str], results: Sequence[Result]) -> None:
+    known = {*DETERMINISTIC, *(result.id for result in results)}
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise UsageError(
+            f"no check or seam of that name ran: {', '.join(unknown)}; seams are "
+            f"{', '.join(DETERMINISTIC)}; comparisons need --base, layers need --layers"
+        )

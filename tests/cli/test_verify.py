@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.verify import isolation, static
+from sgl_npu_patch.verify import run as runner
+from sgl_npu_patch.verify.results import Result
+from tests.engine.package import run, snapshot
+from tests.verify.checked import edited, lay_out, original, patched
+
+SAMPLER = "srt/layers/sampler.py"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return lay_out(patched(), tmp_path / "tree")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return lay_out(original(), tmp_path / "base")
+
+
+def behaviour(name: str, verdict: str) -> Result:
+    return Result(
+        id=name,
+        seam=name.partition(".")[0],
+        kind="behaviour",
+        verdict=verdict,  # type: ignore[arg-type]
+        meaning="It behaves.",
+        message="It behaves.",
+    )
+
+
+class Runner:
+    """Stand in for the processes that execute a tree."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[str], dict[str, Any]]] = []
+        self.results = [behaviour("sampler.draws", "pass")]
+
+    def __call__(self, groups: Sequence[str], request: Mapping[str, Any]) -> list[Result]:
+        self.asked.append((list(groups), dict(request)))
+        json.dumps(request)
+        return self.results
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> Runner:
+    stub = Runner()
+    monkeypatch.setattr(isolation, "run", stub)
+    return stub
+
+
+def test_a_patched_tree_passes_and_is_not_touched(tree: Path) -> None:
+    before = snapshot(tree)
+    done = run("verify", tree, "--static")
+    assert (done.code, done.stderr) == (0, "")
+    printed = done.stdout.decode()
+    counts = printed.splitlines()[-1]
+    assert printed.startswith(f"SGLang of unknown version in {tree}: {counts}\n")
+    assert " passed, 0 failed, " in counts
+    assert snapshot(tree) == before
+
+
+def test_an_unpatched_tree_fails(base: Path) -> None:
+    done = run("verify", base, "--static", "--format", "json")
+    assert done.code == 1
+    assert done.statuses["sampler"] == "applied"
+    failed = [c["id"] for c in done.report["checks"] if c["verdict"] == "fail"]
+    assert [f"{seam}.in_place" for seam in DETERMINISTIC if f"{seam}.in_place" not in failed] == []
+
+
+def test_a_conflict_is_a_failure(tmp_path: Path) -> None:
+    text = ("_sample_from_logits", "_draw_from_logits")
+    tree = lay_out(edited(SAMPLER, text, count=2), tmp_path)
+    done = run("verify", tree, "--static", "--format", "json", "--only", "sampler.in_place")
+    assert done.code == 1
+    (check,) = done.report["checks"]
+    assert check["action"]
+    assert done.statuses["sampler"] == "conflict"
+
+
+def test_a_file_that_does_not_parse_is_a_failure_of_its_seam(tmp_path: Path) -> None:
+    tree = lay_out(edited(SAMPLER, ("        if simple:\n", "        if simple\n")), tmp_path)
+    done = run("verify", tree, "--static", "--format", "json")
+    assert done.code == 1
+    (check,) = done.report["checks"]
+    assert check["id"] == "sampler.compiles"
+    assert check["site"]["path"] == f"sglang/{SAMPLER}"
+    assert check["site"]["line"] > 0
+    assert done.report["outcomes"] == []
+    # The other commands refuse it as before.
+    assert run("status", tree).code == 4
+
+
+def test_comparison_with_the_unpatched_tree(tree: Path, base: Path) -> None:
+    done = run("verify", tree, "--static", "--base", base, "--format", "json")
+    assert done.code == 0
+    ids = [check["id"] for check in done.report["checks"]]
+    assert "sampler.unchanged_off_npu" in ids
+    assert "series.changes_nothing_else" in ids
+    assert len(set(ids)) == len(ids)
+
+
+def test_what_is_executed_and_what_it_is_told(tree: Path, base: Path, executed: Runner) -> None:
+    done = run("verify", tree, "--base", base, "--format", "json")
+    assert done.code == 0
+    ((groups, request),) = executed.asked
+    assert groups == ["handler", "dispatch", "batch_invariant", "sampler"]
+    assert request == {
+        "package": str((tree / "sglang").resolve()),
+        "base": str((base / "sglang").resolve()),
+        "left_out": {"attention_comment": "not-needed"},
+        "native": False,
+        "torch_npu": runner.SIMULATED,
+        "only": [],
+    }
+    (check,) = [c for c in done.report["checks"] if c["kind"] == "behaviour"]
+    assert check["site"]["path"] == f"sglang/{SAMPLER}"
+
+
+def test_layers_are_run_when_asked_for(tree: Path, executed: Runner) -> None:
+    assert run("verify", tree, "--layers").code == 0
+    assert executed.asked[0][0][-1] == "layers"
+    assert executed.asked[0][1]["base"] is None
+
+
+def test_a_failed_behaviour_fails(tree: Path, executed: Runner) -> None:
+    executed.results.append(behaviour("npu_ops.rebinds", "fail"))
+    done = run("verify", tree)
+    assert done.code == 1
+    assert b"\nFAIL npu_ops.rebinds\n" in done.stdout
+
+
+def test_only_a_seam(tree: Path, executed: Runner) -> None:
+    done = run("verify", tree, "--only", "sampler", "--format", "json")
+    ids = [check["id"] for check in done.report["checks"]]
+    expected = [name for name in static.CHECKS if name.startswith("sampler.")]
+    assert ids == [*expected, "sampler.draws"]
+    assert executed.asked[0][1]["only"] == ["sampler"]
+
+
+def test_only_a_check(tree: Path, executed: Runner) -> None:
+    done = run("verify", tree, "--only", "npu_ops.unmodified", "--format", "json")
+    assert [check["id"] for check in done.report["checks"]] == ["npu_ops.unmodified"]
+    # Nothing of the tree is executed for a check of its text.
+    assert executed.asked == []
+
+
+@pytest.mark.parametrize("name", ["nothing", "sampler.unchanged_off_npu"])
+def test_only_what_does_not_run(tree: Path, executed: Runner, name: str) -> None:
+    done = run("verify", tree, "--only", name)
+    assert (done.code, done.stdout) == (2, b"")
+    assert name in done.stderr
+    assert "--base" in done.stderr
+
+
+def test_static_forbids_layers(tree: Path) -> None:
+    assert run("verify", tree, "--static", "--layers").code == 2
+
+
+def test_torch_is_missing(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(runner, "find_spec", lambda name: None if name == "torch" else found(name))
+    done = run("verify", tree)
+    assert (done.code, done.stdout) == (4, b"")
+    assert "sgl-npu-patch[verify]" in done.stderr
+    assert "--static" in done.stderr
+    assert run("verify", tree, "--static").code == 0
+
+
+def test_what_is_no_tree_is_refused(tmp_path: Path, tree: Path) -> None:
+    assert run("verify", tmp_path / "none", "--static").code == 4
+    assert run("verify", tree, "--static", "--base", tmp_path / "none").code == 4
+    assert run("verify", "", "--static").code == 2
+    assert run("verify", tree, "--static", "--base", "").code == 2
+
+
+def test_formats_for_servers(tree: Path, base: Path) -> None:
+    for path, code in ((tree, 0), (base, 1)):
+        done = run("verify", path, "--static", "--format", "junit")
+        assert done.code == code
+        assert done.stdout.startswith(b"<")
+        done = run("verify", path, "--static", "--format", "sarif")
+        assert done.code == code
+        assert json.loads(done.stdout)["version"] == "2.1.0"
+
+
+def test_copies_are_named(tree: Path) -> None:
+    shutil.copytree(tree / "sglang", tree / "build" / "lib" / "sglang")
+    done = run("verify", tree, "--static")
+    assert done.code == 0
+    assert "build/lib/sglang is another copy" in done.stderr
+
+
+def test_sites_are_those_of_the_tree(tree: Path, executed: Runner) -> None:
+    executed.results = [behaviour("unknown.check", "pass")]
+    done = run("verify", tree, "--format", "json")
+    assert done.report["checks"][-1]["site"] is None
