@@ -30,6 +30,11 @@ DISABLE = "disable_batch_invariant_mode"
 SCOPED = "set_batch_invariant_mode"
 DISPATCH = "get_dispatch_device_backend"
 V2 = f"{_places.FUSED_ATTENTION}_v2"
+_UNREGISTERED = {
+    "aten::addmm": "addmm_not_registered",
+    "aten::bmm": "bmm_not_registered",
+    "aten::mean": "mean_of_all_not_replaced",
+}
 
 
 def targets(view: View) -> Sequence[Target]:
@@ -279,9 +284,25 @@ def gaps(view: View) -> tuple[str, ...]:
         for call in nodes.calls(enable.node, "impl")
         if nodes.last_name(call.args[1].value).startswith("npu_")
     ]
-    if "aten::addmm" not in npu:
-        found.append("addmm_not_registered")
+    for name, gap in _UNREGISTERED.items():
+        if name not in npu:
+            found.append(gap)
+    if not list(nodes.find_all(view.find_function(SCOPED).node, cst.Finally)):
+        found.append("scoped_mode_not_restored")
+    if _flagged_first(enable.node):
+        found.append("extension_not_checked")
     return tuple(found)
+
+
+def _flagged_first(enable: cst.CSTNode) -> bool:
+    """Tell whether the flag is set before what fails without the extension, and so stays set."""
+    for step in nodes.steps(enable):
+        pair = nodes.assigned(step.node)
+        if pair is not None and nodes.dotted(pair[1]) == "True":
+            return True
+        if isinstance(step.node, cst.SimpleStatementLine) and nodes.calls(step.node, "impl"):
+            return False
+    return False
 
 
 SEAM = Seam(

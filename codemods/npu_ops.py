@@ -24,13 +24,15 @@ from sgl_npu_patch.engine.seam import Seam
 from sgl_npu_patch.engine.view import View
 
 FUSED_WRAPPER = "npu_fused_infer_attention_score_batch_invariant"
+NORM_WRAPPER = "npu_add_rms_norm_batch_invariant"
 
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's module leaves open.
 
     A Python function in the place of the operator has lost its overloads (.. 0.5.20); a mean over
-    several axes is a float32 sum, whatever aten would return.
+    several axes is a float32 sum, whatever aten would return; the norm names its parameters
+    otherwise than the operator, needs them all, and leaves out the reciprocal deviations.
     """
     path: PurePosixPath = view.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
     source = view.overlay.source(path)
@@ -45,6 +47,11 @@ def gaps(view: View) -> tuple[str, ...]:
         if isinstance(call, cst.Call)
     ):
         found.append("mean_dtype")
+    norm = source.named(NORM_WRAPPER, "function")
+    if norm and "epsilon" not in [
+        p.name.value for p in nodes.parameters(view.find_function(NORM_WRAPPER).function)
+    ]:
+        found.append("add_rms_norm_signature")
     return tuple(found)
 
 

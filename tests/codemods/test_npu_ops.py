@@ -118,6 +118,12 @@ MEAN = "def npu_mean_batch_invariant(x):\n    return x.float()\n"
             ("out_overload_lost",),
             id="a function in the place of the operator",
         ),
+        pytest.param(
+            "def npu_add_rms_norm_batch_invariant(x, residual, weight, eps):\n    pass\n\n\n"
+            + MEAN,
+            ("add_rms_norm_signature",),
+            id="a norm with other parameters than the operator's",
+        ),
     ],
 )
 def test_upstreams_own_module_is_upstream(module: str, gaps: tuple[str, ...]) -> None:

@@ -33,10 +33,10 @@ from tests.upstream.test_half_patched import (
     HANDLER,
     RADIX,
     check_behaviour,
-    settled_environment,
+    single_thread,
 )
 
-__all__ = ["settled_environment"]
+__all__ = ["single_thread"]
 
 OLD, NEW = "0.5.12.post1", "0.5.13"
 SAMPLED = 4
@@ -164,4 +164,4 @@ SAMPLE = [("batch_invariant",), ("sampler",), *random.Random(SEED).sample(SUBSET
 @pytest.mark.parametrize("taken", SAMPLE, ids="+".join)
 def test_a_subset_behaves(taken: tuple[str, ...]) -> None:
     files = brought(taken)
-    check_behaviour(OLD, result(files, judge(files)), expected(taken))
+    check_behaviour(OLD, files, expected(taken))

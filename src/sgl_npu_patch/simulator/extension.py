@@ -1,8 +1,10 @@
 """Stand in for Ascend's extension: `torch.ops.batch_invariant_ops`, version 1.0.0 or 2.0.0.
 
 Every operator computes row by row, so that a row's bits do not depend on its neighbours, and
-refuses what the real kernels do not take: anything but contiguous, non-empty npu tensors of one of
-three floating types, reductions over another axis than the last, other ranks than the kernel's.
+refuses what the real kernels are not known to take: anything but contiguous, non-empty npu tensors
+of one of three floating types, reductions over another axis than the last, other ranks than the
+kernel's. Code that is not ours to narrow down is judged by stand-ins that take strided tensors, any
+axis and any rank: no release can be called broken by a limit that is only assumed.
 """
 
 from __future__ import annotations
@@ -41,18 +43,21 @@ calls: list[Call] = []
 _libraries: list[Any] = []
 
 
-def install(version: Version = "2.0.0", torch_npu_version: str = schemas.DEFAULT) -> ModuleType:
+def install(
+    version: Version = "2.0.0", torch_npu_version: str = schemas.DEFAULT, *, narrow: bool = True
+) -> ModuleType:
     """Register a version's operators instead of an earlier one's; return `batch_invariant_ops`.
 
     The module is put into `sys.modules`. The fused attention has the schema of that torch_npu's
-    own.
+    own. Unless `narrow`, what the real kernels might take is taken.
     """
     uninstall()
     library = _new_library(NAMESPACE, "DEF")
     _libraries.append(library)
     for name, (schema, kernel) in _operators(version, schemas.of(torch_npu_version)).items():
         library.define(schema)
-        library.impl(name, _recorded(name, kernel), "PrivateUse1")
+        wider = kernel if narrow else _WIDER.get(name, _same)(kernel)
+        library.impl(name, _recorded(name, wider), "PrivateUse1")
     module = ModuleType(NAMESPACE)
     module.__dict__["__version__"] = version
     sys.modules[NAMESPACE] = module
@@ -160,6 +165,50 @@ def _rows(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return npu(torch.stack(rows).reshape(host.shape).to(host.dtype))
 
     return each
+
+
+def _same(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return kernel
+
+
+def _of_any_rank(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if b.dim() == 2:
+            rows = a.reshape(-1, a.shape[-1]).contiguous()
+            return kernel(rows, b.contiguous()).reshape(*a.shape[:-1], b.shape[-1])
+        batch = [max(pair) for pair in zip(a.shape[:-2], b.shape[:-2], strict=True)]
+        left, right = (
+            t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:]).contiguous() for t in (a, b)
+        )
+        return kernel(left, right).reshape(*batch, a.shape[-2], b.shape[-1])
+
+    return product
+
+
+def _over_any_axis(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def reduce(tensor: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
+        result = kernel(tensor.movedim(dim, -1).contiguous(), -1, True).movedim(-1, dim)
+        return (result if keepdim else result.squeeze(dim)).contiguous()
+
+    return reduce
+
+
+def _along_any_axis(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def each(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        result = kernel(tensor.movedim(dim, -1).contiguous(), -1)
+        return result.movedim(-1, dim).contiguous()
+
+    return each
+
+
+_WIDER: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "npu_mm_batch_invariant": _of_any_rank,
+    "npu_matmul_batch_invariant": _of_any_rank,
+    "npu_reduce_mean_batch_invariant": _over_any_axis,
+    "npu_reduce_sum_batch_invariant": _over_any_axis,
+    "npu_log_softmax_batch_invariant": _along_any_axis,
+    "npu_softmax_batch_invariant": _along_any_axis,
+}
 
 
 def _attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -30,6 +30,8 @@ _KEPT = (
     "SYSTEMROOT",
     "LANG",
     "LC_ALL",
+    # Where the schemas of torch_npu are kept that the simulator reads.
+    "SGL_NPU_PATCH_CACHE",
 )
 
 

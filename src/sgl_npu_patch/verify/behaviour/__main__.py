@@ -41,10 +41,11 @@ def main() -> None:
 def _answer(answers: IO[str], each: Check, subject: Subject) -> None:
     about = {"begins": each.id, "seam": each.seam, "meaning": each.meaning, "gap": each.gap}
     print(json.dumps(about), file=answers, flush=True)
-    print(json.dumps(_verdict(each, subject)), file=answers, flush=True)
+    print(json.dumps(verdict(each, subject)), file=answers, flush=True)
 
 
-def _verdict(each: Check, subject: Subject) -> dict[str, Any]:
+def verdict(each: Check, subject: Subject) -> dict[str, Any]:
+    """Run one check and give what is to be told of it."""
     try:
         each.run(subject)
     except NotApplicable as reason:

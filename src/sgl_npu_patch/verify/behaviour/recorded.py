@@ -1,0 +1,97 @@
+"""Write down what the mode does on a device whose kernels cannot be simulated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import product
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+
+from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
+from sgl_npu_patch.verify.behaviour.machine import MODE
+
+
+class _Library:
+    """Stand for `torch.library.Library`; write down what is done with it."""
+
+    log: list[Any]
+
+    def __init__(self, namespace: str, kind: str, *others: object) -> None:
+        self.log.append(("new", namespace, kind, others))
+
+    def impl(self, name: str, function: Callable[..., Any], *others: object) -> None:
+        self.log.append(("impl", name, _identity(function), others))
+
+    def _destroy(self) -> None:
+        self.log.append(("destroy",))
+
+
+def _identity(function: Any) -> tuple[str, object]:
+    """Tell functions of two trees apart by name and code."""
+    code: CodeType = function.__code__
+    return function.__qualname__, (code.co_code, code.co_consts[1:], code.co_names)
+
+
+def shown(event: Any) -> str:
+    """Show an event without the code of its functions."""
+    if isinstance(event, tuple):
+        parts = (p[0] if isinstance(p, tuple) and p and isinstance(p[0], str) else p for p in event)
+        return " ".join(map(str, parts))
+    return "nothing more" if event is None else str(event)
+
+
+@cache
+def trace(package: Path, on: Device) -> list[Any]:
+    """Return everything that the mode does off the NPU; torch_npu cannot be imported."""
+    log: list[Any] = []
+    _Library.log = log
+    bmm, library = torch.bmm, torch.library.Library
+    with Execution(package, on) as execution:
+        module = execution.load(MODE)
+        vars(torch.library)["Library"] = _Library
+        try:
+            _walk(module, log)
+        except RuntimeError as error:
+            log.append(str(error))
+        finally:
+            vars(torch)["bmm"] = bmm
+            vars(torch.library)["Library"] = library
+        log.append(("loaded", *sorted(n for n in sys.modules if n.startswith(f"{VENDORED}."))))
+    return log
+
+
+def _walk(module: Any, log: list[Any]) -> None:
+    """Go through what the module offers, writing down `torch.bmm` and the flag after each step."""
+    original = torch.bmm
+    takes_bmm = "enable_bmm" in module.enable_batch_invariant_mode.__code__.co_varnames
+
+    def note(step: str) -> None:
+        bmm = "original" if torch.bmm is original else _identity(torch.bmm)
+        log.append((step, bmm, module.is_batch_invariant_mode_enabled()))
+
+    for options in ({}, {"enable_bmm": False}, {"enable_bmm": True}) if takes_bmm else ({},):
+        module.enable_batch_invariant_mode(**options)
+        note("on")
+        module.enable_batch_invariant_mode(**options)
+        note("on again")
+        module.disable_batch_invariant_mode()
+        note("off")
+    for start, inside in product((False, True), repeat=2):
+        torch.bmm = original
+        if start:
+            module.enable_batch_invariant_mode()
+        with module.set_batch_invariant_mode(inside):
+            note(f"{inside} in {start}")
+        note("left")
+        module._batch_invariant_LIB = None
+        module._batch_invariant_MODE = False
+    try:
+        with module.set_batch_invariant_mode():
+            raise KeyError("of the check")
+    except KeyError:
+        note("left by an exception")

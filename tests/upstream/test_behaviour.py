@@ -1,0 +1,80 @@
+"""Check the handler, the dispatch key and the mode of every release; the checks can fail."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from sgl_npu_patch.verify import isolation
+from sgl_npu_patch.verify.behaviour import declared
+from tests.upstream.behaviour import failed, gaps_of, not_applicable, subject, verdicts
+from tests.upstream.golden import read_expected
+from tests.upstream.releases import (
+    FORKS_NATIVE,
+    FORKS_PATCHED,
+    RELEASES_NATIVE,
+    RELEASES_PATCHED,
+)
+from tests.upstream.test_statuses import expected_statuses
+
+GROUPS = ("handler", "dispatch", "batch_invariant", "npu_ops")
+SEAMS_OF_GROUPS = ("radix_cache", "batch_invariant", "npu_ops", "launch_guards")
+
+# The releases where upstream forgot the gate for every backend, so that the patch adds one.
+NO_RADIX_GATE = ("0.5.3.post2", "0.5.3.post3")
+WITHOUT_ENABLE_BMM = RELEASES_PATCHED[: RELEASES_PATCHED.index("0.5.4.post1")]
+
+OUR_PROMISES = {
+    "batch_invariant.a_missing_extension_is_said",
+    "batch_invariant.extension_1_is_enough",
+    "npu_ops.a_missing_overload_says_which_version_has_it",
+}
+
+
+def meaningless(version: str) -> set[str]:
+    """Name the checks that have no meaning on a release."""
+    status = expected_statuses(version)
+    native = status["batch_invariant"] == "upstream"
+    keeps_cache = status["radix_cache"] != "withheld" and version not in NO_RADIX_GATE
+    keeps_sampling = status["sampling_backend"] not in ("withheld", "not-needed")
+    named = {
+        "radix_cache.off_where_prefill_ignores_it": keeps_cache,
+        "radix_cache.on_where_prefill_reads_it": not keeps_cache,
+        "radix_cache.deepseek_is_refused_as_before": native,
+        "radix_cache.deepseek_is_accepted": not native,
+        "sampling_backend.ascend_becomes_pytorch_where_it_cannot_draw": keeps_sampling,
+        "sampling_backend.ascend_is_kept": not keeps_sampling,
+        "device_dispatch.an_npu_has_its_own_key": status["device_dispatch"] == "not-needed",
+        "device_dispatch.other_devices_keep_their_key": status["device_dispatch"] == "not-needed",
+        "batch_invariant.attention_v2_is_replaced": not native,
+        "batch_invariant.without_bmm_it_alone_stays_native": version in WITHOUT_ENABLE_BMM,
+        "batch_invariant.a_scoped_mode_keeps_the_choice_of_bmm": version in WITHOUT_ENABLE_BMM,
+        **dict.fromkeys(OUR_PROMISES, native),
+    }
+    return {name for name, holds in named.items() if holds}
+
+
+@pytest.mark.parametrize("version", [*RELEASES_PATCHED, *FORKS_PATCHED])
+def test_a_patched_release_behaves(version: str) -> None:
+    found = verdicts(subject(version), *GROUPS)
+    assert failed(found) == {}
+    assert not_applicable(found) == meaningless(version)
+
+
+@pytest.mark.parametrize("version", [*RELEASES_NATIVE, *FORKS_NATIVE])
+def test_a_native_release_fails_where_status_names_a_gap(version: str) -> None:
+    found = verdicts(subject(version), *GROUPS)
+    named = read_expected()[version]["gaps"]
+    assert gaps_of(failed(found)) == {
+        gap for seam in SEAMS_OF_GROUPS for gap in named.get(seam, ())
+    }
+    assert not_applicable(found) == meaningless(version)
+
+
+def test_the_checks_run_in_a_process_of_their_own() -> None:
+    of = subject("0.5.12.post1")
+    request = {**asdict(of), "package": str(of.package), "base": str(of.base), "only": []}
+    found = isolation.run(GROUPS, request)
+    assert [each for each in found if each.verdict == "fail"] == []
+    assert [each.id for each in found] == [each.id for group in GROUPS for each in declared(group)]
