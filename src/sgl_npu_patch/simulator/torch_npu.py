@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sgl_npu_patch.simulator import schemas
 from sgl_npu_patch.simulator.attention import attend
-from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu
+from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu, tell
 
 NAMESPACE = "npu"
 LARGEST_TOP_K = 1024
@@ -48,7 +48,7 @@ def install(version: str = schemas.DEFAULT, **operators: Callable[..., Any]) -> 
         library.impl(schema.partition("(")[0], _counted(name, kernel), "PrivateUse1")
     module: Any = ModuleType("torch_npu")
     module.__version__ = version
-    module.npu = SimpleNamespace()
+    module.npu = ModuleType("torch_npu.npu")
     if schemas.has_graph_handlers(version):
         module.npu.NpuGraphOpHandler = GraphHandler
         module.npu.register_npu_graph_handler = _register
@@ -141,7 +141,9 @@ def _register(names: str | list[str]) -> Callable[[type], type]:
 def _counted(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def count(*args: Any, **kwargs: Any) -> Any:
         native_calls.append(name.replace("__", "."))
-        return kernel(*args, **kwargs)
+        result = kernel(*args, **kwargs)
+        tell(f"{NAMESPACE}::{name}", args, kwargs, result)
+        return result
 
     return count
 
@@ -187,6 +189,65 @@ def _attention_out(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tenso
     for buffer, result in zip(out, _attention(*args, **kwargs), strict=True):
         cpu(buffer).copy_(cpu(result))
     return out[0], out[1]
+
+
+def _gemma_rms_norm(
+    tensor: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-06
+) -> tuple[torch.Tensor, torch.Tensor]:
+    normed, rstd = _normed(cpu(tensor), 1 + cpu(gamma), epsilon)
+    rows = tensor.numel() // gamma.numel()
+    return npu(in_last_bits(normed, rows)), npu(in_last_bits(rstd, rows))
+
+
+def _paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    workspace: torch.Tensor | None = None,
+) -> None:
+    ones = torch.ones_like(context_lens)
+    _flash_attention_qlens(
+        query, key_cache, value_cache, block_table, query, ones, context_lens, num_kv_heads,
+        num_heads, scale_value, out,
+    )  # fmt: skip
+
+
+def _flash_attention_qlens(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    mask: torch.Tensor,
+    seq_len: torch.Tensor,
+    context_lens: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    out: torch.Tensor,
+) -> None:
+    """Attend causally, whatever the mask; both lengths are CPU tensors."""
+    tokens = query.shape[0]
+    attended, _, sequences = attend(
+        cpu(query).reshape(tokens, num_heads, -1),
+        cpu(key_cache),
+        cpu(value_cache),
+        num_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        scale=scale_value,
+        input_layout="TND",
+        actual_seq_lengths=seq_len.cumsum(0).tolist(),
+        actual_seq_lengths_kv=context_lens.tolist(),
+        block_table=cpu(block_table),
+        sparse_mode=3,
+    )
+    cpu(out).copy_(in_last_bits(attended, sequences).reshape(out.shape))
 
 
 def _max_workspace(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -252,3 +313,13 @@ NATIVE_KERNELS: dict[str, Callable[..., Any]] = {
 }
 """torch_npu's operators, a double underscore before the overload. All but npu_rms_norm and
 npu_top_k_top_p, which work row by row, depend in the last bits on the size of the batch."""
+
+LAYER_KERNELS: dict[str, Callable[..., Any]] = {
+    "npu_gemma_rms_norm": _gemma_rms_norm,
+    "_npu_flash_attention_qlens": _flash_attention_qlens,
+    "_npu_paged_attention": _paged_attention,
+}
+"""Operators of SGLang's layers that nothing replaces, to be installed beside the others."""
+
+ROW_BY_ROW = frozenset({"npu_rms_norm", "npu_top_k_top_p"})
+"""Operators of torch_npu that work row by row, so that no batch shows in their bits."""

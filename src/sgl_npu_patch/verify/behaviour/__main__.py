@@ -47,7 +47,7 @@ def _answer(answers: IO[str], each: Check, subject: Subject) -> None:
 def verdict(each: Check, subject: Subject) -> dict[str, Any]:
     """Run one check and give what is to be told of it."""
     try:
-        each.run(subject)
+        said = each.run(subject)
     except NotApplicable as reason:
         return {"verdict": "not-applicable", "message": str(reason)}
     except Failed as failure:
@@ -63,7 +63,7 @@ def verdict(each: Check, subject: Subject) -> dict[str, Any]:
         if not isinstance(error, AssertionError):
             message = f"{type(error).__name__}: {message}"
         return {"verdict": "fail", "message": message[:2000], "code": _where(error)}
-    return {"verdict": "pass", "message": each.meaning}
+    return {"verdict": "pass", "message": f"{each.meaning} {said or ''}".strip()}
 
 
 def _where(error: BaseException) -> str:
