@@ -10,7 +10,7 @@ PRISTINE := $(DEMO)/sglang-$(RELEASE)
 PATCHED := $(DEMO)/sglang-$(RELEASE)-patched
 TYPED := build/typed/sgl_npu_patch
 
-.PHONY: run test lint typecheck pytest docs refresh bench clean
+.PHONY: run test lint typecheck pytest docs docs-torch-npu refresh bench clean
 
 run: $(VENV)/run.stamp $(PRISTINE)/sglang
 	rm -rf $(PATCHED)
@@ -44,9 +44,14 @@ pytest: $(VENV)/test.stamp
 docs: $(VENV)/run.stamp
 	$(BIN)/python docs/generate.py
 
-# Rewrites the golden table of statuses; review the result as a diff.
+# Writes docs/torch-npu.md from the wheels of torch_npu, which are large.
+docs-torch-npu: $(VENV)/run.stamp
+	$(BIN)/python docs/torch_npu.py
+
+# Rewrites the golden table of statuses and the simulator's schemas; review the result as a diff.
 refresh: $(VENV)/test.stamp
 	$(BIN)/python -m tests.upstream.refresh
+	$(BIN)/python -m tests.simulator.refresh
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.bench_apply

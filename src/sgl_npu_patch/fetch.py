@@ -81,7 +81,7 @@ def fetch(release: str, directory: Path) -> FetchResult:
         # Beside the target, so that the last step is a rename within one file system.
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
-            wheel = _download(name, version, scratch / "wheel")
+            wheel = download(name, version, scratch / "wheel")
             tree = scratch / "tree"
             tree.mkdir()
             files, left_out, copies = _unpack(wheel, tree)
@@ -122,11 +122,14 @@ def _free_directory(directory: Path) -> Path:
     return target
 
 
-def _download(name: str, version: Version, into: Path) -> Path:
+def download(
+    name: str, version: Version, into: Path, platforms: tuple[str, ...] = PLATFORMS
+) -> Path:
+    """Let pip put a release's wheel for one of the platforms into a folder. Raises `Refused`."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
     command += ["--implementation=cp", f"--python-version={PYTHON_TAG}"]
-    command += [f"--platform={platform}" for platform in PLATFORMS]
+    command += [f"--platform={platform}" for platform in platforms]
     command += [f"--dest={into}", "--", f"{name}=={version}"]
     result = subprocess.run(
         command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sgl_npu_patch.simulator import device, extension, schemas, torch_npu
+from tests.simulator import refresh
 
 
 @pytest.fixture(autouse=True)
@@ -139,14 +140,23 @@ class TestExtension:
 class TestTorchNpu:
     """Operators are the real ones by schema and by what they compute."""
 
-    @pytest.mark.parametrize("version", ["2.8.0.post2", "2.10.0", "2.13.0"])
+    @pytest.mark.parametrize("version", refresh.VERSIONS)
     def test_the_schemas_are_the_wheels(self, version: str) -> None:
         fake: Any = torch_npu.install(version)
+        real = refresh.observed(version)
+        assert schemas.of(version) == real["schemas"]
+        assert schemas.has_graph_handlers(version) == real["graph_handlers"]
+        assert hasattr(fake.npu, "register_npu_graph_handler") == real["graph_handlers"]
         schema = torch.ops.npu.npu_fused_infer_attention_score.out._schema
         assert str(schema) == "npu::" + str(
-            torch._C.parse_schema(schemas.of(version)["npu_fused_infer_attention_score.out"])
+            torch._C.parse_schema(real["schemas"]["npu_fused_infer_attention_score.out"])
         )
-        assert hasattr(fake.npu, "register_npu_graph_handler") == (version != "2.8.0.post2")
+
+    def test_the_versions_are_those_kept(self) -> None:
+        assert schemas.versions() == refresh.VERSIONS
+        assert schemas.DEFAULT in refresh.VERSIONS
+        assert schemas.has_graph_handlers(schemas.DEFAULT)
+        assert not schemas.has_graph_handlers("2.8.0.post2")
 
     def test_rebinding_one_namespace_leaves_the_other(self) -> None:
         fake: Any = torch_npu.install()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import site
 import subprocess
@@ -15,12 +16,17 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 from sgl_npu_patch.verify.results import Kind, Result
 
 SECONDS = 300
 """How long a group of checks may take; a whole run takes less than a minute."""
+
+GRACE = 5
+"""How many seconds more a process has to end itself before it is ended."""
 
 _KEPT = (
     "PATH",
@@ -40,31 +46,72 @@ def run(
 ) -> list[Result]:
     """Run each group of checks in a process of its own, as many at once as there are processors.
 
+    Every check that a group declares has a result, however its process ends. When this is
+    interrupted, the processes are ended and their folders removed first.
+
     Args:
         request: what `behaviour.Subject` holds, in JSON's types, and ``only``, ids and seams to run
             alone.
     """
+    running = _Running()
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
-        found = pool.map(lambda group: list(_group(group, request, seconds)), groups)
-        return [result for results in found for result in results]
+        futures = [pool.submit(_group, group, request, seconds, running) for group in groups]
+        try:
+            return [result for future in futures for result in future.result()]
+        except BaseException:
+            running.end()
+            raise
 
 
-def _group(group: str, request: Mapping[str, Any], seconds: float) -> Iterator[Result]:
-    with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
-        asked = {**request, "groups": [group], "scratch": scratch}
-        ended, output, errors = _process(json.dumps(asked), scratch, seconds)
-    yield from _results(group, output, ended, errors)
+class _Running:
+    """Hold the processes that run, so that all of them can be ended."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._processes: list[subprocess.Popen[str]] = []
+        self._ended = False
+
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[str] | None:
+        """Start a process, or none after `end`."""
+        with self._lock:
+            if self._ended:
+                return None
+            process = subprocess.Popen(command, **options)
+            self._processes.append(process)
+            return process
+
+    def end(self) -> None:
+        """End every process, and let none start from now on."""
+        with self._lock:
+            self._ended = True
+            for process in self._processes:
+                if process.poll() is None:
+                    _kill(process)
 
 
-def _process(asked: str, scratch: str, seconds: float) -> tuple[str, str, str]:
+def _group(
+    group: str, request: Mapping[str, Any], seconds: float, running: _Running
+) -> list[Result]:
+    word = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(
+        prefix="sgl-npu-patch-", ignore_cleanup_errors=True
+    ) as scratch:
+        asked = {
+            **request, "groups": [group], "scratch": scratch, "seconds": seconds, "word": word
+        }  # fmt: skip
+        ended, output, errors = _process(json.dumps(asked), scratch, seconds, running)
+    lines = [line.removeprefix(word) for line in output.splitlines() if line.startswith(word)]
+    return list(_results(group, [json.loads(line) for line in lines], ended, errors))
+
+
+def _process(asked: str, scratch: str, seconds: float, running: _Running) -> tuple[str, str, str]:
     """Give how the process ended, where it did not end well, and what it wrote."""
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     # Packages in the user's own folder are found without the user's home.
     environment["PYTHONUSERBASE"] = site.getuserbase()
     environment |= dict.fromkeys(("HOME", "TMPDIR", "USERPROFILE", "XDG_CACHE_HOME"), scratch)
-    command = [sys.executable, "-B", "-m", "sgl_npu_patch.verify.behaviour"]
-    process = subprocess.Popen(
-        command,
+    process = running.start(
+        [sys.executable, "-B", "-m", "sgl_npu_patch.verify.behaviour"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,63 +122,57 @@ def _process(asked: str, scratch: str, seconds: float) -> tuple[str, str, str]:
         errors="replace",
         start_new_session=True,
     )
+    if process is None:
+        return "it was interrupted", "", ""
+    late = f"it was not done after {seconds:.0f} s"
     try:
-        output, errors = process.communicate(asked, timeout=seconds)
-    except BaseException as error:
+        # The process ends itself in time, unless the tree's code holds it up.
+        output, errors = process.communicate(asked, timeout=seconds + GRACE)
+    except subprocess.TimeoutExpired:
         _kill(process)
-        output, errors = process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        return f"it was not done after {seconds:.0f} s", output, errors
+        return late, *process.communicate()
+    if process.returncode == 1 and "\nTimeout (" in f"\n{errors}":
+        return late, output, errors[errors.rindex("Timeout (") :]
     if process.returncode < 0:
         name = signal.Signals(-process.returncode).name
         return f"the process died of {name}", output, errors
-    return (
-        (f"the process ended with {process.returncode}" if process.returncode else ""),
-        output,
-        errors,
-    )
+    ended = f"the process ended with {process.returncode}"
+    return "" if process.returncode == 0 else ended, output, errors
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
     """End the process with whatever it started."""
-    if hasattr(os, "killpg"):
-        try:
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-    else:
-        process.kill()
+        else:
+            process.kill()
 
 
-def _results(group: str, output: str, ended: str, errors: str) -> Iterator[Result]:
-    begun: dict[str, Any] | None = None
-    for line in output.splitlines():
-        event = json.loads(line)
-        if "begins" in event:
-            begun = event
-        elif begun is not None:
-            yield _result(group, begun, event)
-            begun = None
-    if ended:
-        about = begun or {
-            "begins": f"{group}.runs",
-            "seam": "",
-            "meaning": "The checks run.",
-            "gap": "",
-        }
-        last = errors.strip().splitlines()[-1:] or [""]
-        told = {"verdict": "fail", "message": f"{ended} {last[0]}".strip(), "code": errors[-2000:]}
-        yield _result(group, about, told)
+def _results(group: str, events: list[dict[str, Any]], ended: str, errors: str) -> Iterator[Result]:
+    """Give each declared check a result; the one that was running says how the process ended."""
+    declared: list[dict[str, str]] = []
+    verdicts: dict[str, dict[str, Any]] = {}
+    begun = ""
+    for event in events:
+        if "declared" in event:
+            declared = event["declared"]
+        elif "begins" in event:
+            begun = event["begins"]
+        else:
+            verdicts[begun], begun = event, ""
+    if not declared and ended:
+        declared = [{"id": f"{group}.runs", "seam": "", "meaning": "The checks run.", "gap": ""}]
+        begun = declared[0]["id"]
+    last = errors.strip().splitlines()[-1:] or [""]
+    ended = ended or "the process ended before it"
+    for about in declared:
+        running = about["id"] == begun
+        message = f"{ended} {last[0]}".strip() if running else f"not reached: {ended}"
+        lost = {"verdict": "fail", "message": message, "code": errors[-2000:]}
+        yield _result(group, about, verdicts.get(about["id"], lost))
 
 
-def _result(group: str, begun: Mapping[str, Any], event: Mapping[str, Any]) -> Result:
+def _result(group: str, about: Mapping[str, Any], event: Mapping[str, Any]) -> Result:
     kind: Kind = "layers" if group == "layers" else "behaviour"
-    return Result(
-        id=begun["begins"],
-        seam=begun["seam"],
-        kind=kind,
-        meaning=begun["meaning"],
-        gap=begun["gap"],
-        **event,
-    )
+    return Result(**about, kind=kind, **event)

@@ -89,6 +89,6 @@ def check(seam: str, *, gap: str = "") -> Callable[[Run], Run]:
 
 
 def declared(group: str) -> tuple[Check, ...]:
-    """Import one group and give its checks in their order."""
-    module = import_module(f"{__name__}.{group}")
+    """Import one group, by its name or as a whole module's, and give its checks in their order."""
+    module = import_module(group if "." in group else f"{__name__}.{group}")
     return tuple(each for each in CHECKS.values() if each.run.__module__ == module.__name__)

@@ -1,17 +1,19 @@
 """Run groups of checks on a tree; read one JSON request on stdin, write one JSON line an event.
 
-Never run by hand: `isolation` starts it with a throw-away home and reads the lines. A line names
-a check that begins (``{"begins": ID, "seam", "meaning", "gap"}``) or gives its verdict.
+Never run by hand: `isolation` starts it with a throw-away home and reads the lines. The first names
+all checks (``{"declared": [{"id", "seam", "meaning", "gap"}]}``), the others one that begins
+(``{"begins": ID}``) or its verdict. Each stands behind a word that only the two processes know.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sgl_npu_patch.verify.behaviour import Check, Failed, NotApplicable, Subject, declared
 from sgl_npu_patch.verify.behaviour.guard import forbid_writing
@@ -23,6 +25,8 @@ def main() -> None:
     # Whatever the tree prints must not be taken for an answer.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Ends a process whose parent was killed, and shows where a check hangs.
+    faulthandler.dump_traceback_later(request["seconds"], exit=True)
     subject = Subject(
         package=Path(request["package"]),
         base=Path(request["base"]) if request["base"] else None,
@@ -30,18 +34,25 @@ def main() -> None:
         native=request["native"],
         torch_npu=request["torch_npu"],
     )
-    groups = [(group, declared(group)) for group in request["groups"]]
+
+    def answer(event: dict[str, Any]) -> None:
+        print(request["word"] + json.dumps(event), file=answers, flush=True)
+
+    checks = [
+        each
+        for group in request["groups"]
+        for each in declared(group)
+        if not request["only"] or {each.id, each.seam} & set(request["only"])
+    ]
+    keys = ("id", "seam", "meaning", "gap")
+    answer({"declared": [{key: getattr(each, key) for key in keys} for each in checks]})
     forbid_writing(outside=Path(request["scratch"]))
-    for _, checks in groups:
-        for each in checks:
-            if not request["only"] or {each.id, each.seam} & set(request["only"]):
-                _answer(answers, each, subject)
-
-
-def _answer(answers: IO[str], each: Check, subject: Subject) -> None:
-    about = {"begins": each.id, "seam": each.seam, "meaning": each.meaning, "gap": each.gap}
-    print(json.dumps(about), file=answers, flush=True)
-    print(json.dumps(verdict(each, subject)), file=answers, flush=True)
+    for each in checks:
+        os.chdir(request["scratch"])
+        answer({"begins": each.id})
+        answer(verdict(each, subject))
+    # Neither threads nor exit handlers of the tree may outlast the checks.
+    os._exit(0)
 
 
 def verdict(each: Check, subject: Subject) -> dict[str, Any]:
@@ -58,7 +69,7 @@ def verdict(each: Check, subject: Subject) -> dict[str, Any]:
             "found": failure.found,
             "code": failure.code or _where(failure),
         }
-    except Exception as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
+    except BaseException as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
         message = str(error) or type(error).__name__
         if not isinstance(error, AssertionError):
             message = f"{type(error).__name__}: {message}"

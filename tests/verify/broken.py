@@ -1,0 +1,3 @@
+"""A group that cannot be imported."""
+
+raise ImportError("no torch here")
