@@ -28,9 +28,12 @@ from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.tree import DirectoryTree, open_directory
 from sgl_npu_patch.simulator import sglang
-from sgl_npu_patch.verify import static
-from sgl_npu_patch.verify.behaviour import Check, NotApplicable, Subject, declared
-from sgl_npu_patch.verify.static.judged import Judged
+from sgl_npu_patch.verify import off_npu, static
+from sgl_npu_patch.verify.behaviour import Check, Subject, declared
+from sgl_npu_patch.verify.behaviour.__main__ import verdict
+from sgl_npu_patch.verify.results import Result
+from sgl_npu_patch.verify.run import SIMULATED
+from sgl_npu_patch.verify.static.judged import Judged, judge
 from tests.upstream.releases import copy_tree, release_tree
 
 SECONDS = 120
@@ -39,17 +42,16 @@ SECONDS = 120
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "server_args.py": ("handler",),
     "common.py": ("dispatch", "batch_invariant"),
-    "batch_invariant_ops.py": ("batch_invariant",),
-    "sampler.py": ("sampler",),
-    "npu_ops.py": ("batch_invariant", "handler"),
+    "ascend_backend.py": ("layers",),
+    "batch_invariant_ops.py": ("batch_invariant", "npu_ops"),
+    "sampler.py": ("sampler", "layers"),
+    "npu_ops.py": ("batch_invariant", "npu_ops", "handler"),
     "launch_guards.py": ("handler",),
 }
 """The groups of checks that execute a file; others say nothing about it."""
 
-TORCH_NPU = "2.10.0"
-
 Files = Mapping[PurePosixPath, bytes]
-How = Literal["static", "behaviour"]
+How = Literal["static", "compared", "behaviour"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,10 @@ class Bench:
         self._source = open_directory(self.tree)
         self._edited = EditedTree(self._source, {})
         self._judged = self._judge({})
-        static.check(self._judged)
+        self._unpatched = judge(open_directory(release_tree(version)))
+        results = [*static.check(self._judged), *off_npu.check(self._judged, self._unpatched)]
+        if failed := [result for result in results if result.verdict == "fail"]:
+            raise AssertionError(f"{version}, without a fault: {failed}")
         torch.set_num_threads(1)
         self._checks: dict[str, list[tuple[float, Check]]] = {}
         for group in groups:
@@ -186,9 +191,14 @@ class Bench:
         except Refused as refused:
             yield Failure("tree.readable", "", "static", str(refused))
             return
-        for result in static.check(judged):
-            if result.verdict == "fail":
-                yield Failure(result.id, result.seam, "static", result.message)
+        read: list[tuple[How, list[Result]]] = [
+            ("static", static.check(judged)),
+            ("compared", off_npu.check(judged, self._unpatched)),
+        ]
+        for how, results in read:
+            for result in results:
+                if result.verdict == "fail":
+                    yield Failure(result.id, result.seam, how, result.message)
         self._read_edited_files(files)
         subject = self._subject(judged, self.tree / "sglang")
         for check in checks:
@@ -220,7 +230,7 @@ class Bench:
             base=self._base,
             left_out=judged.left_out,
             native=judged.native,
-            torch_npu=TORCH_NPU,
+            torch_npu=SIMULATED,
         )
 
     def _read_edited_files(self, files: Files) -> None:
@@ -256,14 +266,10 @@ def _defined(text: str) -> list[str]:
 
 
 def _failure(check: Check, subject: Subject) -> Failure | None:
-    try:
-        with warnings.catch_warnings():
-            check.run(subject)
-    except NotApplicable:
+    told = verdict(check, subject)
+    if told["verdict"] != "fail":
         return None
-    except Exception as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
-        return Failure(check.id, check.seam, "behaviour", f"{type(error).__name__}: {error}"[:500])
-    return None
+    return Failure(check.id, check.seam, "behaviour", told["message"])
 
 
 def _in_child(run: Any) -> list[Failure]:

@@ -253,7 +253,7 @@ FAULTS: dict[str, Fault] = {
         "neighbours_change_nothing",
         ("if fusable.any() and not fusable.all():", "if False:"),
     ),
-    "greedy rows drawn": _sampler("greedy_takes_the_first_of_ties", (_GREEDY, "pass\n")),
+    "greedy rows drawn": _sampler("greedy_takes_the_first_of_ties", (_GREEDY, " " * 16 + "pass\n")),
     "drawn rows taken greedily": _sampler(
         "draws_follow_the_distribution seed_and_position_matter",
         ("sampling_info.top_ks == 1,", "sampling_info.top_ks >= 1,"),
@@ -614,7 +614,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "another claim taken out": Fault(
         "attention_comment",
-        ("off_npu",),
+        ("unchanged_off_npu", "series.changes_nothing_else"),
         (
             (
                 "attention",
@@ -625,7 +625,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a statement beside the claim taken out": Fault(
         "attention_comment",
-        ("off_npu",),
+        ("unchanged_off_npu", "series.changes_nothing_else"),
         (
             (
                 "attention",
