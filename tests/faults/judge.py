@@ -32,7 +32,7 @@ from sgl_npu_patch.verify import off_npu, static
 from sgl_npu_patch.verify.behaviour import Check, Subject, declared
 from sgl_npu_patch.verify.behaviour.__main__ import verdict
 from sgl_npu_patch.verify.results import Result
-from sgl_npu_patch.verify.run import SIMULATED
+from sgl_npu_patch.verify.run import LAYERS, SIMULATED
 from sgl_npu_patch.verify.static.judged import Judged, judge
 from tests.upstream.releases import copy_tree, release_tree
 
@@ -51,6 +51,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """The groups of checks that execute a file; others say nothing about it."""
 
 Files = Mapping[PurePosixPath, bytes]
+LAST = 1e9
+"""As long as a check is taken to last that is to be run behind all others."""
+
 How = Literal["static", "compared", "behaviour"]
 
 
@@ -99,7 +102,7 @@ class EditedTree:
 class Bench:
     """Hold one patched release, warmed up so that a fault in it is judged quickly."""
 
-    def __init__(self, version: str, folder: Path, groups: Sequence[str]) -> None:
+    def __init__(self, version: str, folder: Path) -> None:
         self.version = version
         self.tree = copy_tree(version, folder / "tree")
         # What is executed by this path is cached; a fault's files are read by the other.
@@ -115,26 +118,45 @@ class Bench:
         self._source = open_directory(self.tree)
         self._edited = EditedTree(self._source, {})
         self._judged = self._judge({})
-        self._unpatched = judge(open_directory(release_tree(version)))
+        self._pristine = open_directory(release_tree(version))
+        self._unpatched = judge(self._pristine)
         results = [*static.check(self._judged), *off_npu.check(self._judged, self._unpatched)]
         if failed := [result for result in results if result.verdict == "fail"]:
             raise AssertionError(f"{version}, without a fault: {failed}")
         torch.set_num_threads(1)
         self._checks: dict[str, list[tuple[float, Check]]] = {}
-        for group in groups:
-            self._checks[group] = list(self._warm(group))
         self._kills: Counter[str] = Counter()
-        # Collecting would touch, and so copy, all that the children share.
-        gc.collect()
-        gc.freeze()
 
-    def _warm(self, group: str) -> Iterator[tuple[float, Check]]:
+    def _warm(self, group: str) -> list[tuple[float, Check]]:
+        """Give a group's checks with their seconds, once they have passed without a fault."""
+        if group not in self._checks:
+            checks = declared(group)
+            if group == LAYERS:
+                # It leaves the simulated device with other kernels than the other groups expect.
+                failures = _in_child(lambda: self._passes(checks, {}))
+                seconds = dict.fromkeys((check.id for check in checks), LAST)
+            else:
+                seconds = {}
+                failures = list(self._passes(checks, seconds))
+            if failures:
+                raise AssertionError(f"{self.version}, without a fault: {failures}")
+            self._checks[group] = [(seconds[check.id], check) for check in checks]
+            # Collecting would touch, and so copy, all that the children share.
+            gc.collect()
+            gc.freeze()
+        return self._checks[group]
+
+    def _passes(self, checks: Iterable[Check], seconds: dict[str, float]) -> Iterator[Failure]:
         subject = self._subject(self._judged, self._clean / "sglang")
-        for check in declared(group):
+        for check in checks:
             began = time.monotonic()
             if failure := _failure(check, subject):
-                raise AssertionError(f"{self.version}, without a fault: {failure}")
-            yield time.monotonic() - began, check
+                yield failure
+            seconds[check.id] = time.monotonic() - began
+
+    def differing(self, files: Files) -> dict[PurePosixPath, bytes]:
+        """Choose the files that are not as in the release."""
+        return {path: data for path, data in files.items() if data != self._pristine.read(path)}
 
     def text(self, path: PurePosixPath) -> str:
         """Give a file of the patched tree."""
@@ -160,6 +182,7 @@ class Bench:
         groups: Sequence[str] | None = None,
         only: Iterable[str] = (),
         thorough: bool = False,
+        before: Files | None = None,
     ) -> list[Failure]:
         """Run the checks on the tree with other contents of some files.
 
@@ -167,6 +190,7 @@ class Bench:
             groups: of checks to run, those that execute one of the files if None.
             only: the behaviour checks to run of them, all if empty.
             thorough: go on behind the first behaviour check that fails.
+            before: other contents of the unpatched tree's files too.
         """
         if groups is None:
             groups = [g for path in files for g in GROUPS.get(path.name, ())]
@@ -174,26 +198,31 @@ class Bench:
         checks = [
             (seconds, check)
             for group in dict.fromkeys(groups)
-            for seconds, check in self._checks[group]
+            for seconds, check in self._warm(group)
             if not chosen or check.id in chosen
         ]
         # What found a fault before probably finds the next.
         checks.sort(key=lambda timed: timed[0] / (1 + self._kills[timed[1].id]) ** 2)
         ordered = [check for _, check in checks]
         with self._written(files):
-            found = _in_child(lambda: self._run(files, ordered, thorough))
+            found = _in_child(lambda: self._run(files, ordered, thorough, before))
         self._kills.update(failure.id for failure in found)
         return found
 
-    def _run(self, files: Files, checks: Sequence[Check], thorough: bool) -> Iterator[Failure]:
+    def _run(
+        self, files: Files, checks: Sequence[Check], thorough: bool, before: Files | None
+    ) -> Iterator[Failure]:
         try:
             judged = self._judge(files)
         except Refused as refused:
             yield Failure("tree.readable", "", "static", str(refused))
             return
+        unpatched = self._unpatched
+        if before is not None:
+            unpatched = judge(EditedTree(self._pristine, before))
         read: list[tuple[How, list[Result]]] = [
             ("static", static.check(judged)),
-            ("compared", off_npu.check(judged, self._unpatched)),
+            ("compared", off_npu.check(judged, unpatched)),
         ]
         for how, results in read:
             for result in results:
@@ -247,14 +276,17 @@ class Bench:
 
     @contextmanager
     def _written(self, files: Files) -> Iterator[None]:
-        before = {path: (self.tree / path).read_bytes() for path in files}
+        before = {path: self._source.read(path) for path in files}
         try:
             for path, data in files.items():
                 (self.tree / path).write_bytes(data)
             yield
         finally:
-            for path, data in before.items():
-                (self.tree / path).write_bytes(data)
+            for path, old in before.items():
+                if old is None:
+                    (self.tree / path).unlink()
+                else:
+                    (self.tree / path).write_bytes(old)
 
 
 def _defined(text: str) -> list[str]:
