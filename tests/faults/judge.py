@@ -154,6 +154,13 @@ class Bench:
                 yield failure
             seconds[check.id] = time.monotonic() - began
 
+    def patched(self, before: Files) -> dict[PurePosixPath, bytes] | None:
+        """Patch the release with other contents of some files; None if the series refuses."""
+        plan = make_plan(EditedTree(self._pristine, before), DETERMINISTIC)
+        if plan.conflicts:
+            return None
+        return {**before, **{change.path: change.after for change in plan.changes.changes}}
+
     def differing(self, files: Files) -> dict[PurePosixPath, bytes]:
         """Choose the files that are not as in the release."""
         return {path: data for path, data in files.items() if data != self._pristine.read(path)}

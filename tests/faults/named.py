@@ -76,10 +76,16 @@ def _mode(found_by: str, *edits: tuple[str, str], release: str = NEWEST) -> Faul
     return Fault("batch_invariant", tuple(found_by.split()), texts, release)
 
 
-def _handler(seam: str, found_by: str, *edits: tuple[str, str], release: str = NEWEST) -> Fault:
-    return Fault(
-        seam, tuple(found_by.split()), tuple(("handler", *edit) for edit in edits), release
-    )
+def _handler(
+    seam: str,
+    found_by: str,
+    *edits: tuple[str, str],
+    release: str = NEWEST,
+    also: tuple[str, ...] = (),
+) -> Fault:
+    """Edit the handler, where a difference that nothing marks is every seam's that edits it."""
+    texts = tuple(("handler", *edit) for edit in edits)
+    return Fault(seam, tuple(found_by.split()), texts, release, also)
 
 
 def _ops(found_by: str, *edits: tuple[str, str], also: tuple[str, ...] = ()) -> Fault:
@@ -498,12 +504,6 @@ FAULTS: dict[str, Fault] = {
         "nothing_happens_without_deterministic_inference",
         (_GUARDS, _GUARDS.replace("    " * 3, "    " * 2, 1).replace("\n" + "    " * 4, "\n" + "    " * 3)),
     ),
-    "the guards before the checks of the arguments": _handler(
-        "launch_guards",
-        "in_place",
-        (_GUARDS, ""),
-        ("            # Check sampling backend\n", _GUARDS),
-    ),
     # Lists, gates and guards of the handler.
     "ascend missing from the list": _handler(
         "backend_lists", "ascend_is_listed_once", (_CHOICES, _PLAIN_CHOICES)
@@ -519,13 +519,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "ascend in the wrong list": _handler(
         "radix_cache",
-        "off_where_prefill_ignores_it",
+        "gate_follows_prefill off_where_prefill_ignores_it",
         (_PLAIN_RADIX, _RADIX),
         (_CHOICES, _PLAIN_CHOICES),
         release=WITHHELD,
+        also=("backend_lists",),
     ),
     "the radix cache on where it is unsafe": _handler(
-        "radix_cache", "off_where_prefill_ignores_it", (_PLAIN_RADIX, _RADIX), release=WITHHELD
+        "radix_cache",
+        "gate_follows_prefill off_where_prefill_ignores_it",
+        (_PLAIN_RADIX, _RADIX),
+        release=WITHHELD,
     ),
     "the radix cache off where it is safe": _handler(
         "radix_cache", "on_where_prefill_reads_it", (_RADIX, _PLAIN_RADIX)
@@ -552,6 +556,7 @@ FAULTS: dict[str, Fault] = {
         "radix_cache",
         "deepseek_is_refused_as_before",
         (_DEEPSEEK, _DEEPSEEK.replace('"triton"', '"triton", "ascend"')),
+        also=("sampling_backend", "launch_guards"),
     ),
     "the sampling backend forced as before": _handler(
         "sampling_backend", "ascend_is_kept", (f"            {_SAMPLING}\n", "            if True:\n")
