@@ -1,4 +1,4 @@
-"""Judge named faults and mutants of one release of every shape; write what finds them to the docs."""
+"""Judge named faults and mutants of one release of every shape, and write the docs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from tests.refactor.kinds import KINDS as REFACTORINGS
 from tests.refactor.project import SHAPES
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
-VENDORED_ON = SHAPES[-1]
-"""The vendored modules are the same in every release, so they are mutated in one."""
+EXECUTED = SHAPES[-1]
+"""Mutants of this release are executed even if their text shows them, to know what both kinds of
+checks find. The vendored modules, which are the same in every release, are mutated in it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Verdict:
     kind: str
     key: str
     vendored: bool
+    executed: bool
     static: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
     behaviour: tuple[str, ...] = ()
@@ -54,6 +56,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--sample", type=int, help="judge that many mutants a release")
     parser.add_argument("--vendored", type=int, default=200, help="sampled from the vendored files")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--execute",
+        action="store_true",
+        help=f"execute the mutants of each release, not those of {EXECUTED} only",
+    )
     parser.add_argument("--only", choices=("named", "mutants", "refactorings"), action="append")
     parser.add_argument("--quick", action="store_true", help="run a fault's own checks only")
     parser.add_argument("--results", type=Path, help="keep the mutants' verdicts in that file")
@@ -61,10 +68,8 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     problems: list[str] = []
     named: dict[str, list[Failure]] = {}
-    judged: list[tuple[Verdict, bool]] = []
     verdicts: list[Verdict] = []
     skipped = Counter[str]()
-    del judged
     for version in chosen.release or SHAPES:
         with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-faults-") as folder:
             run = _Run(version, Path(folder), chosen)
@@ -121,7 +126,7 @@ class _Run:
         rng = Random(f"{self._chosen.seed} {self.version}")
         if self._chosen.sample is not None:
             own = rng.sample(own, min(self._chosen.sample, len(own)))
-        if self.version != VENDORED_ON:
+        if self.version != EXECUTED:
             vendored = []
         for mutant in (*own, *rng.sample(vendored, min(self._chosen.vendored, len(vendored)))):
             yield self._judged(mutant)
@@ -138,12 +143,13 @@ class _Run:
 
     def _judged(self, mutant: Mutant) -> Verdict:
         text = mutant.applied(self._texts[mutant.path])
-        failures = self._bench.judge({mutant.path: text.encode()})
+        sparing = self.version != EXECUTED and not self._chosen.execute
+        failures = self._bench.judge({mutant.path: text.encode()}, sparing=sparing)
+        read = any(failure.how != "behaviour" for failure in failures)
         by = {how: tuple(f.id for f in failures if f.how == how) for how in _HOW}
         self._tell(f"{mutant.kind}: {mutant.key}: {', '.join(f.id for f in failures)}")
-        return Verdict(
-            self.version, mutant.kind, mutant.key, self._vendored(mutant), **by
-        )
+        vendored, executed = self._vendored(mutant), not (sparing and read)
+        return Verdict(self.version, mutant.kind, mutant.key, vendored, executed, **by)
 
     def refactorings(self) -> None:
         """Insist that a tree which was only refactored passes."""
@@ -171,6 +177,7 @@ class _Run:
         print(f"{self.version}: {text[:300]}", file=sys.stderr, flush=True)
 
 
+_COLUMNS = ("made", "static", "compared", "executed", "behaviour", "equivalent", "survived")
 _HOW = ("static", "compared", "behaviour")
 
 
@@ -193,17 +200,17 @@ def table(verdicts: Iterable[Verdict], skipped: Counter[str]) -> str:
         counts["made"] += 1
         for how in _HOW:
             counts[how] += bool(getattr(verdict, how))
+        counts["executed"] += verdict.executed
         counts["equivalent"] += verdict.survived and verdict.key in EQUIVALENT
         counts["survived"] += verdict.survived and verdict.key not in EQUIVALENT
     lines = [
-        "| tree | mutants | made | static | compared | behaviour | equivalent | survived |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        f"| tree | mutants | {' | '.join(_COLUMNS)} |",
+        f"|---|---|{'---:|' * len(_COLUMNS)}",
     ]
-    columns = ("made", *_HOW, "equivalent", "survived")
     for where in dict.fromkeys(where for where, _ in rows):
         for kind in KINDS:
             if counts := rows.get((where, kind), Counter()):
-                cells = " | ".join(str(counts[column]) for column in columns)
+                cells = " | ".join(str(counts[column]) for column in _COLUMNS)
                 lines.append(f"| {where} | {KINDS[kind]} | {cells} |")
     lines += [
         f"\n{sum(skipped.values())} more did not compile." if skipped else "",

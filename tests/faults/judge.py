@@ -8,7 +8,9 @@ import io
 import os
 import pickle
 import select
+import shutil
 import signal
+import tempfile
 import time
 import traceback
 import warnings
@@ -34,6 +36,7 @@ from sgl_npu_patch.verify.behaviour.__main__ import verdict
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.run import LAYERS, SIMULATED
 from sgl_npu_patch.verify.static.judged import Judged, judge
+from tests.helpers import ROOT
 from tests.upstream.releases import copy_tree, release_tree
 
 SECONDS = 120
@@ -75,7 +78,7 @@ class EditedTree:
     files: Files
     label: str = "edited"
     revision: str | None = None
-    package: PurePosixPath = PurePosixPath("sglang")
+    package: PurePosixPath = ROOT
     _found: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
 
     def copies(self) -> tuple[PurePosixPath, ...]:
@@ -189,6 +192,7 @@ class Bench:
         groups: Sequence[str] | None = None,
         only: Iterable[str] = (),
         thorough: bool = False,
+        sparing: bool = False,
         before: Files | None = None,
     ) -> list[Failure]:
         """Run the checks on the tree with other contents of some files.
@@ -197,6 +201,7 @@ class Bench:
             groups: of checks to run, those that execute one of the files if None.
             only: the behaviour checks to run of them, all if empty.
             thorough: go on behind the first behaviour check that fails.
+            sparing: execute the tree only if its text shows nothing.
             before: other contents of the unpatched tree's files too.
         """
         if groups is None:
@@ -212,12 +217,17 @@ class Bench:
         checks.sort(key=lambda timed: timed[0] / (1 + self._kills[timed[1].id]) ** 2)
         ordered = [check for _, check in checks]
         with self._written(files):
-            found = _in_child(lambda: self._run(files, ordered, thorough, before))
+            found = _in_child(lambda: self._run(files, ordered, thorough, sparing, before))
         self._kills.update(failure.id for failure in found)
         return found
 
     def _run(
-        self, files: Files, checks: Sequence[Check], thorough: bool, before: Files | None
+        self,
+        files: Files,
+        checks: Sequence[Check],
+        thorough: bool,
+        sparing: bool,
+        before: Files | None,
     ) -> Iterator[Failure]:
         try:
             judged = self._judge(files)
@@ -231,12 +241,18 @@ class Bench:
             ("static", static.check(judged)),
             ("compared", off_npu.check(judged, unpatched)),
         ]
+        seen = False
         for how, results in read:
             for result in results:
                 if result.verdict == "fail":
+                    seen = True
                     yield Failure(result.id, result.seam, how, result.message)
+        if seen and sparing:
+            return
         self._read_edited_files(files)
         subject = self._subject(judged, self.tree / "sglang")
+        if before is not None:
+            subject = replace(subject, base=self._laid_out(before))
         for check in checks:
             if failure := _failure(check, subject):
                 yield failure
@@ -280,6 +296,14 @@ class Bench:
             return parse(self._clean / file.relative_to(self.tree))
 
         vars(sglang)["_parse"] = parse_edited
+
+    def _laid_out(self, before: Files) -> Path:
+        """Lay out an unpatched tree with other contents of some files, for one child."""
+        base = Path(tempfile.mkdtemp(dir=self.tree.parent))
+        shutil.copytree(self._base, base / "sglang", ignore=shutil.ignore_patterns("*.[!p]*"))
+        for path, data in before.items():
+            (base / path).write_bytes(data)
+        return base / "sglang"
 
     @contextmanager
     def _written(self, files: Files) -> Iterator[None]:

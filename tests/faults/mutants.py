@@ -168,7 +168,11 @@ class _File:
     @cached_property
     def _definitions(self) -> list[tuple[int, int, str]]:
         return sorted(
-            (min([self.span(node), *map(self.span, node.decorator_list)])[0], self.span(node)[1], node.name)
+            (
+                min([self.span(node), *map(self.span, node.decorator_list)])[0],
+                self.span(node)[1],
+                node.name,
+            )
             for node in ast.walk(self.module)
             if isinstance(node, ast.FunctionDef | ast.ClassDef)
         )
@@ -292,20 +296,12 @@ def _guards(file: _File, node: ast.AST) -> Iterator[_Edit]:
 
 
 def _operators(file: _File, node: ast.AST) -> Iterator[_Edit]:
-    operands: list[ast.expr]
-    if isinstance(node, ast.Compare):
-        operands, operators = [node.left, *node.comparators], list[ast.AST](node.ops)
-    elif isinstance(node, ast.BoolOp):
-        operands, operators = node.values, [node.op] * (len(node.values) - 1)
-    elif isinstance(node, ast.BinOp):
-        operands, operators = [node.left, node.right], [node.op]
-    elif isinstance(node, ast.UnaryOp):
+    if isinstance(node, ast.UnaryOp):
         start, end = file.span(node)
         if file.is_new(start, file.span(node.operand)[0]):
             yield _Edit("negate", start, end, file.cut(node.operand))
         return
-    else:
-        return
+    operands, operators = _operation(node)
     for (left, right), operator in zip(pairwise(operands), operators, strict=True):
         start, end = file.span(left)[1], file.span(right)[0]
         known = _OPERATORS.get(type(operator))
@@ -314,53 +310,84 @@ def _operators(file: _File, node: ast.AST) -> Iterator[_Edit]:
             at = re.search(rf"(?<![\w<>=!*]){re.escape(sign)}(?![\w<>=*])", file.text[start:end])
             if at:
                 yield _Edit("negate", start + at.start(), start + at.end(), other)
-    if isinstance(node, ast.BoolOp | ast.BinOp) and file.is_new(*file.span(node)):
-        start, end = file.span(node)
-        for operand in operands:
-            if file.all_new(*file.span(operand)):
-                for kept in operands:
-                    if kept is not operand and len(operands) == 2:
-                        yield _Edit("drop", start, end, file.cut(kept))
-            if isinstance(node, ast.BoolOp) and file.is_new(*file.span(operand)):
-                yield _Edit("negate", *file.span(operand), f"(not {file.cut(operand)})")
 
 
-def _arguments(file: _File, node: ast.AST) -> Iterator[_Edit]:
+def _operation(node: ast.AST) -> tuple[list[ast.expr], list[ast.AST]]:
+    """Give the operands of a node and what stands between them."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators], [*node.ops]
+    if isinstance(node, ast.BoolOp):
+        return node.values, [node.op] * (len(node.values) - 1)
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right], [node.op]
+    return [], []
+
+
+def _operands(file: _File, node: ast.AST) -> Iterator[_Edit]:
+    """Drop an operand of two, and negate one of a condition."""
+    if not isinstance(node, ast.BoolOp | ast.BinOp):
+        return
+    operands, _ = _operation(node)
+    if len(operands) == 2:
+        for dropped, kept in (operands, operands[::-1]):
+            if file.all_new(*file.span(dropped)):
+                yield _Edit("drop", *file.span(node), file.cut(kept))
+    for operand in operands if isinstance(node, ast.BoolOp) else ():
+        if file.is_new(*file.span(operand)):
+            yield _Edit("negate", *file.span(operand), f"(not {file.cut(operand)})")
+
+
+def _members(file: _File, node: ast.AST) -> Iterator[_Edit]:
     """Drop and swap what stands in a list."""
-    groups: list[list[ast.AST]] = []
-    if isinstance(node, ast.Call):
-        groups = [[*node.args, *node.keywords]]
-        for left, right in pairwise(node.keywords):
-            if file.is_new(*file.span(left)) or file.is_new(*file.span(right)):
-                yield _swapped(file, left.value, right.value)
-    elif isinstance(node, ast.arguments):
-        groups = [[*node.posonlyargs, *node.args], [*node.kwonlyargs]]
-        for parameter in (*node.args, *node.kwonlyargs):
-            end = file.span(parameter)[1]
-            if file.is_new(*file.span(parameter)) and parameter not in _with_default(node):
-                yield _Edit("constant", end, end, " = None")
-        for parameter, default in _with_default(node).items():
-            if file.is_new(*file.span(default)):
-                yield _Edit("drop", file.span(parameter)[1], file.span(default)[1], "")
-    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
-        groups = [list[ast.AST](node.elts)]
-    elif isinstance(node, ast.Dict):
-        for left, right in pairwise(node.values):
-            if file.is_new(*file.span(left)) or file.is_new(*file.span(right)):
-                yield _swapped(file, left, right)
-        for key, value in zip(node.keys, node.values, strict=True):
-            if key is not None and file.all_new(file.span(key)[0], file.span(value)[1]):
-                yield _without(file, file.span(key)[0], file.span(value)[1])
-    elif isinstance(node, ast.Import | ast.ImportFrom):
-        groups = [list[ast.AST](node.names)] if len(node.names) > 1 else []
-    for members in groups:
+    for members in _lists(node):
         for member in members:
             if file.all_new(*_whole(file, node, member)):
                 yield _without(file, *_whole(file, node, member))
         for left, right in pairwise(members):
-            both = (*file.span(left), *file.span(right))
-            if file.is_new(*both[:2]) or file.is_new(*both[2:]):
+            if file.is_new(*file.span(left)) or file.is_new(*file.span(right)):
                 yield _swapped(file, left, right)
+
+
+def _lists(node: ast.AST) -> list[list[ast.AST]]:
+    if isinstance(node, ast.Call):
+        return [[*node.args, *node.keywords]]
+    if isinstance(node, ast.arguments):
+        return [[*node.posonlyargs, *node.args], [*node.kwonlyargs]]
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [[*node.elts]]
+    if isinstance(node, ast.Import | ast.ImportFrom) and len(node.names) > 1:
+        return [[*node.names]]
+    return []
+
+
+def _values(file: _File, node: ast.AST) -> Iterator[_Edit]:
+    """Swap the values of adjacent names, and drop a name with its value."""
+    if isinstance(node, ast.Call):
+        values = [keyword.value for keyword in node.keywords]
+    elif isinstance(node, ast.Dict):
+        values = node.values
+        for key, value in zip(node.keys, values, strict=True):
+            if key is not None and file.all_new(file.span(key)[0], file.span(value)[1]):
+                yield _without(file, file.span(key)[0], file.span(value)[1])
+    else:
+        return
+    for left, right in pairwise(values):
+        if file.is_new(*file.span(left)) or file.is_new(*file.span(right)):
+            yield _swapped(file, left, right)
+
+
+def _defaults(file: _File, node: ast.AST) -> Iterator[_Edit]:
+    """Give a parameter a default, and take one away."""
+    if not isinstance(node, ast.arguments):
+        return
+    given = _with_default(node)
+    for parameter in (*node.args, *node.kwonlyargs):
+        end = file.span(parameter)[1]
+        if parameter in given:
+            if file.is_new(*file.span(given[parameter])):
+                yield _Edit("drop", end, file.span(given[parameter])[1], "")
+        elif file.is_new(*file.span(parameter)):
+            yield _Edit("constant", end, end, " = None")
 
 
 def _with_default(node: ast.arguments) -> dict[ast.arg, ast.expr]:
@@ -427,7 +454,9 @@ def _other_strings(file: _File, node: ast.AST, value: str) -> list[str]:
     if around is None:
         return []
     strings = [
-        n.value for n in ast.walk(around) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        n.value
+        for n in ast.walk(around)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str)
     ]
     short = [s for s in dict.fromkeys(strings) if s != value and re.fullmatch(r"[\w./-]+", s)]
     return short[-1:]
@@ -485,7 +514,10 @@ def _in_scope(file: _File, node: ast.Name) -> list[str]:
     here = file.span(node)[0]
     local = [n.id for n in _stored(function) if file.span(n)[0] < here]
     shared = [
-        name for s in ast.walk(function) if isinstance(s, ast.Global | ast.Nonlocal) for name in s.names
+        name
+        for s in ast.walk(function)
+        if isinstance(s, ast.Global | ast.Nonlocal)
+        for name in s.names
     ]
     names = [*parameters, *local, *shared]
     if node.id not in names:
@@ -494,9 +526,7 @@ def _in_scope(file: _File, node: ast.Name) -> list[str]:
 
 
 def _stored(root: ast.AST) -> list[ast.Name]:
-    return [
-        n for n in ast.walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    ]
+    return [n for n in ast.walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
 
 
 def _attributes(file: _File, on: str) -> list[str]:
@@ -540,7 +570,18 @@ def _calls(file: _File, node: ast.AST) -> Iterator[_Edit]:
             yield _Edit("call", start, end, file.cut(node.value))
 
 
-_MAKERS = (_statements, _guards, _operators, _arguments, _constants, _names, _calls)
+_MAKERS = (
+    _statements,
+    _guards,
+    _operators,
+    _operands,
+    _members,
+    _values,
+    _defaults,
+    _constants,
+    _names,
+    _calls,
+)
 
 
 def _positioned(node: ast.AST) -> ast.expr:

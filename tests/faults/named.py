@@ -5,7 +5,7 @@ Each is an edit of a patched release that some check must find, under the right 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -61,11 +61,6 @@ class Fault:
             changed[path] = text.replace(old, new)
         return {path: text.encode() for path, text in changed.items()}
 
-    @staticmethod
-    def paths(edits: Iterable[tuple[str, str, str]]) -> frozenset[str]:
-        """Name the files of edits."""
-        return frozenset(_PATHS[name] for name, _, _ in edits)
-
 
 def _sampler(found_by: str, *edits: tuple[str, str]) -> Fault:
     return Fault("sampler", tuple(found_by.split()), tuple(("sampler", *edit) for edit in edits))
@@ -99,6 +94,11 @@ def _guards(found_by: str, *edits: tuple[str, str]) -> Fault:
     return Fault("launch_guards", tuple(found_by.split()), texts)
 
 
+def _attention(found_by: str, *edits: tuple[str, str]) -> Fault:
+    texts = tuple(("attention", *edit) for edit in edits)
+    return Fault("attention_comment", tuple(found_by.split()), texts)
+
+
 _DRAW_SIMPLE = "weights, sampling_info.sampling_seed, positions\n"
 _MASK_SIMPLE = 'weights = logits.double().masked_fill(probs == 0, float("-inf"))'
 _DRAW = "return multinomial_with_seed(weights, sampling_seed, positions).view(-1)"
@@ -111,6 +111,9 @@ _DRAW_SORTED = (
     '            weights = logits.double().masked_fill(kept == 0, float("-inf"))\n'
     f"            {_DRAW}"
 )
+_RANK = """\
+rank = multinomial_with_seed(torch.log(probs_sort), sampling_seed, positions)
+            """
 _GREEDY = """\
                 batch_next_token_ids = torch.where(
                     sampling_info.top_ks == 1,
@@ -128,7 +131,11 @@ _ENABLE = """\
         _batch_invariant_MODE = True
         return
 """
-_ENTER = "    if is_npu():\n        from sglang.srt.hardware_backend.npu.batch_invariant_ops import npu_ops\n\n        _"
+_ENTER = """\
+    if is_npu():
+        from sglang.srt.hardware_backend.npu.batch_invariant_ops import npu_ops
+
+        _"""
 _LEAVE = """\
         try:
             yield
@@ -165,6 +172,7 @@ _GUARDS = """\
 _REBIND_ATTENTION = "_rebind(namespace, _ATTENTION, attention)"
 _REBIND_WORKSPACE = "_rebind(namespace, _MAX_WORKSPACE, max_workspace, if_present=True)"
 _REBIND_NORM = "_rebind(namespace, _ADD_RMS_NORM, add_rms_norm, if_present=True)"
+_FOUND = "    attention = getattr(torch.ops.batch_invariant_ops, _EXTENSION_ATTENTION)\n"
 _BOTH = "for namespace in (torch.ops.npu, torch_npu):"
 _RMS = "normed, rstd = torch_npu.npu_rms_norm(total, gamma, epsilon)"
 _ATTENTION_CALL = """\
@@ -173,6 +181,14 @@ _ATTENTION_CALL = """\
         return self._operator(*args, **kwargs)
 """
 _ADDMM = "return product if beta == 0 else torch.add(product, addend, alpha=beta)"
+
+_CLAIM = '''\
+                """FIA supports multi-bs in the current version of CANN"""
+'''
+_BELOW = """\
+                q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
+                num_token_padding = q.shape[0]
+"""
 
 FAULTS: dict[str, Fault] = {
     # What a request draws.
@@ -194,7 +210,10 @@ FAULTS: dict[str, Fault] = {
     ),
     "one seed for the batch": _sampler(
         "batch_order_changes_nothing",
-        (_DRAW_SIMPLE, "weights, sampling_info.sampling_seed[:1].expand(len(positions)), positions\n"),
+        (
+            _DRAW_SIMPLE,
+            "weights, sampling_info.sampling_seed[:1].expand(len(positions)), positions\n",
+        ),
     ),
     "seed and position exchanged": _sampler(
         "rows_use_their_own_seed_and_position seed_and_position_matter",
@@ -212,16 +231,14 @@ FAULTS: dict[str, Fault] = {
         "neighbours_change_nothing",
         (
             _DRAW_SORTED,
-            "rank = multinomial_with_seed(torch.log(probs_sort), sampling_seed, positions)\n"
-            "            return probs_idx.gather(-1, rank.view(-1, 1)).view(-1)",
+            f"{_RANK}return probs_idx.gather(-1, rank.view(-1, 1)).view(-1)",
         ),
     ),
     "a rank returned as a token": _sampler(
         "draws_follow_the_distribution",
         (
             _DRAW_SORTED,
-            "rank = multinomial_with_seed(torch.log(probs_sort), sampling_seed, positions)\n"
-            "            return rank.view(-1)",
+            f"{_RANK}return rank.view(-1)",
         ),
     ),
     "the filter left out of a seeded draw": _sampler(
@@ -232,9 +249,7 @@ FAULTS: dict[str, Fault] = {
         "global_generator_is_not_used",
         (f"        if sampling_seed is not None:\n            {_DRAW_FUSED}\n", ""),
     ),
-    "the clamp missing": _sampler(
-        "largest_hash_is_an_ordinary_draw", (_CLAMP, "pass")
-    ),
+    "the clamp missing": _sampler("largest_hash_is_an_ordinary_draw", (_CLAMP, "pass")),
     "the clamp from below": _sampler(
         "largest_hash_is_an_ordinary_draw", (_CLAMP, "x.clamp_(min=2.0**-32)")
     ),
@@ -272,11 +287,10 @@ FAULTS: dict[str, Fault] = {
         ('top_ps = top_ps.masked_fill(top_ps >= 1.0, float("inf"))', "pass"),
     ),
     "positions with a default": _sampler(
-        "forgotten_positions_fail_loudly", (_PARAMETER, _PARAMETER.replace("Tensor,", "Tensor = None,"))
+        "forgotten_positions_fail_loudly",
+        (_PARAMETER, _PARAMETER.replace("Tensor,", "Tensor = None,")),
     ),
-    "positions not handed on": _sampler(
-        "calls_bind", (_CALLED, "return_logprob,\n")
-    ),
+    "positions not handed on": _sampler("calls_bind", (_CALLED, "return_logprob,\n")),
     "another tensor handed on as positions": _sampler(
         "rows_use_their_own_seed_and_position",
         (_CALLED, "return_logprob,\n                    sampling_info.top_ks,\n"),
@@ -285,7 +299,7 @@ FAULTS: dict[str, Fault] = {
         "unseeded_draws_are_multinomial unseeded_draws_are_the_originals",
         (
             f"        if sampling_seed is not None:\n            {_DRAW_FUSED}",
-            f"        sampling_seed = torch.zeros_like(top_ks)\n        if True:\n            {_DRAW_FUSED}",
+            f"        sampling_seed = top_ks\n        if True:\n            {_DRAW_FUSED}",
         ),
     ),
     # How the mode is entered and left.
@@ -293,7 +307,8 @@ FAULTS: dict[str, Fault] = {
         "nothing_of_the_cuda_set_is_registered", (_ENABLE, _ENABLE.replace("        return\n", ""))
     ),
     "the guard of the mode inverted": _mode(
-        "mm_is_batch_invariant other_devices_do_what_they_did", (_ENTER, _ENTER.replace("is_npu()", "not is_npu()"))
+        "mm_is_batch_invariant other_devices_do_what_they_did",
+        (_ENTER, _ENTER.replace("is_npu()", "not is_npu()")),
     ),
     "the flag not set": _mode(
         "a_draft_worker_may_enable_again the_mode_can_be_entered_again",
@@ -338,9 +353,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a CUDA registration dropped": _mode("other_devices_do_what_they_did", (_CUDA_MM, "pass")),
     # What is registered and rebound, and what it computes.
-    "mm unregistered": _ops(
-        "batch_invariant.mm_is_batch_invariant", ('        "mm": mm,\n', "")
-    ),
+    "mm unregistered": _ops("batch_invariant.mm_is_batch_invariant", ('        "mm": mm,\n', "")),
     "matmul unregistered": _ops(
         "batch_invariant.matmul_is_batch_invariant", ('        "matmul": matmul,\n', "")
     ),
@@ -357,7 +370,8 @@ FAULTS: dict[str, Fault] = {
         "a_mean_over_everything_is_replaced", ('        "mean": mean_all,\n', "")
     ),
     "_log_softmax unregistered": _ops(
-        "batch_invariant.log_softmax_is_batch_invariant", ('        "_log_softmax": log_softmax,\n', "")
+        "batch_invariant.log_softmax_is_batch_invariant",
+        ('        "_log_softmax": log_softmax,\n', ""),
     ),
     "torch.ops.npu not rebound": _ops(
         "batch_invariant.attention_of_torch_ops_is_batch_invariant",
@@ -386,9 +400,9 @@ FAULTS: dict[str, Fault] = {
     "the overloads lost": _ops(
         "attention_keeps_its_overloads",
         (
-            "    attention = getattr(torch.ops.batch_invariant_ops, _EXTENSION_ATTENTION)\n",
-            "    operator = getattr(torch.ops.batch_invariant_ops, _EXTENSION_ATTENTION)\n"
-            "    attention = lambda *args, **kwargs: operator(*args, **kwargs)\n",
+            _FOUND,
+            _FOUND.replace("attention", "operator", 1)
+            + "    attention = lambda *args, **kwargs: operator(*args, **kwargs)\n",
         ),
     ),
     "arguments of the attention dropped": _ops(
@@ -413,7 +427,8 @@ FAULTS: dict[str, Fault] = {
         ),
     ),
     "a failed entry that leaves what it did": _ops(
-        "unmodified", ("        disable()\n        library._destroy()\n        raise\n", "        raise\n")
+        "unmodified",
+        ("        disable()\n        library._destroy()\n        raise\n", "        raise\n"),
     ),
     "a missing extension not noticed": _ops(
         "batch_invariant.a_missing_extension_is_said",
@@ -421,7 +436,10 @@ FAULTS: dict[str, Fault] = {
     ),
     "the native mm inside the replacement": _ops(
         "batch_invariant.mm_is_batch_invariant",
-        ('_product("mm", a, b, torch.ops.batch_invariant_ops.npu_mm_batch_invariant)', "torch.mm(a, b)"),
+        (
+            '_product("mm", a, b, torch.ops.batch_invariant_ops.npu_mm_batch_invariant)',
+            "torch.mm(a, b)",
+        ),
     ),
     "strides handed to a kernel that takes none": _ops(
         "products_are_atens", ("kernel(a.contiguous(), b.contiguous())", "kernel(a, b)")
@@ -454,22 +472,21 @@ FAULTS: dict[str, Fault] = {
         ("return normed, rstd, total", "return normed, rstd, x1"),
     ),
     "another epsilon in add_rms_norm": _ops(
-        "add_rms_norm_returns_what_the_operator_does", ("epsilon: float = 1e-06", "epsilon: float = 1e-05")
+        "add_rms_norm_returns_what_the_operator_does",
+        ("epsilon: float = 1e-06", "epsilon: float = 1e-05"),
     ),
     "epsilon not handed on": _ops(
         "add_rms_norm_returns_what_the_operator_does", (_RMS, _RMS.replace(", epsilon", ""))
     ),
     "a comment in the vendored module": _ops(
-        "unmodified", ('_ABSENT = object()\n', "_ABSENT = object()  # ours\n")
+        "unmodified", ("_ABSENT = object()\n", "_ABSENT = object()  # ours\n")
     ),
     # What is set before worker processes start.
     "HCCL overwritten although the user set it": _guards(
         "the_users_collectives_are_kept",
         ("os.environ.setdefault(variable, value)", "os.environ[variable] = value"),
     ),
-    "LCCL forgotten": _guards(
-        "collectives_are_deterministic", (', "LCCL_DETERMINISTIC": "1"', "")
-    ),
+    "LCCL forgotten": _guards("collectives_are_deterministic", (', "LCCL_DETERMINISTIC": "1"', "")),
     "HCCL not strict": _guards("collectives_are_deterministic", ('"strict"', '"true"')),
     "graphs left on": _guards(
         "capture_and_compilation_are_off", ('    "disable_cuda_graph": True,\n', "")
@@ -502,7 +519,12 @@ FAULTS: dict[str, Fault] = {
     "the guards outside deterministic inference": _handler(
         "launch_guards",
         "nothing_happens_without_deterministic_inference",
-        (_GUARDS, _GUARDS.replace("    " * 3, "    " * 2, 1).replace("\n" + "    " * 4, "\n" + "    " * 3)),
+        (
+            _GUARDS,
+            _GUARDS.replace("    " * 3, "    " * 2, 1).replace(
+                "\n" + "    " * 4, "\n" + "    " * 3
+            ),
+        ),
     ),
     # Lists, gates and guards of the handler.
     "ascend missing from the list": _handler(
@@ -512,10 +534,14 @@ FAULTS: dict[str, Fault] = {
         "backend_lists", "ascend_is_listed_once", (_CHOICES, _CHOICES[:-1] + ', "ascend"]')
     ),
     "ascend misspelt": _handler(
-        "backend_lists", "ascend_attention_is_accepted", (_CHOICES, _CHOICES.replace("ascend", "ascent"))
+        "backend_lists",
+        "ascend_attention_is_accepted",
+        (_CHOICES, _CHOICES.replace("ascend", "ascent")),
     ),
     "ascend in the place of triton": _handler(
-        "backend_lists", "other_backends_are_judged_as_before", (_CHOICES, _CHOICES.replace('"triton", ', ""))
+        "backend_lists",
+        "other_backends_are_judged_as_before",
+        (_CHOICES, _CHOICES.replace('"triton", ', "")),
     ),
     "ascend in the wrong list": _handler(
         "radix_cache",
@@ -559,7 +585,9 @@ FAULTS: dict[str, Fault] = {
         also=("sampling_backend", "launch_guards"),
     ),
     "the sampling backend forced as before": _handler(
-        "sampling_backend", "ascend_is_kept", (f"            {_SAMPLING}\n", "            if True:\n")
+        "sampling_backend",
+        "ascend_is_kept",
+        (f"            {_SAMPLING}\n", "            if True:\n"),
     ),
     "the sampling backend's guard inverted": _handler(
         "sampling_backend", "ascend_is_kept", (_SAMPLING, _SAMPLING.replace("!=", "=="))
@@ -599,45 +627,22 @@ FAULTS: dict[str, Fault] = {
     "the NPU's dispatch key where there is no accelerator": Fault(
         "device_dispatch",
         ("other_devices_keep_their_key",),
-        (("common", "    elif is_npu():\n        dispatch_key", "    elif not is_cuda_alike():\n        dispatch_key"),),
+        (
+            (
+                "common",
+                "    elif is_npu():\n        dispatch_key",
+                "    elif not is_cuda_alike():\n        dispatch_key",
+            ),
+        ),
         also=("batch_invariant",),
     ),
     # The claim about the fused attention.
-    "the claim left": Fault(
-        "attention_comment",
-        ("in_place",),
-        (
-            (
-                "attention",
-                "                q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)\n"
-                "                num_token_padding = q.shape[0]\n",
-                '                """FIA supports multi-bs in the current version of CANN"""\n'
-                "                q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)\n"
-                "                num_token_padding = q.shape[0]\n",
-            ),
-        ),
+    "the claim left": _attention("in_place", (_BELOW, f"{_CLAIM}{_BELOW}")),
+    "another claim taken out": _attention(
+        "unchanged_off_npu series.changes_nothing_else",
+        (_CLAIM.replace("supports", "will support").replace("current", "later"), ""),
     ),
-    "another claim taken out": Fault(
-        "attention_comment",
-        ("unchanged_off_npu", "series.changes_nothing_else"),
-        (
-            (
-                "attention",
-                '                """FIA will support multi-bs in the later version of CANN"""\n',
-                "",
-            ),
-        ),
-    ),
-    "a statement beside the claim taken out": Fault(
-        "attention_comment",
-        ("unchanged_off_npu", "series.changes_nothing_else"),
-        (
-            (
-                "attention",
-                "                q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)\n"
-                "                num_token_padding = q.shape[0]\n",
-                "                num_token_padding = q.shape[0]\n",
-            ),
-        ),
+    "a statement beside the claim taken out": _attention(
+        "unchanged_off_npu series.changes_nothing_else", (_BELOW, _BELOW.partition("\n")[2])
     ),
 }

@@ -11,8 +11,6 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.equivalent import EQUIVALENT, REASONS
-from tests.faults.mutants import compiles, mutants
 from tests.faults.named import FAULTS, NEWEST, WITHHELD, WITHOUT_GATE
 from tests.refactor.project import SHAPES
 from tests.upstream.program import ROOT, SEAMS
@@ -31,7 +29,18 @@ def _judged(*arguments: str) -> str:
 def test_faults_are_found_under_their_seam(release: str) -> None:
     """One process for both kinds, since warming it up takes as long as judging many faults."""
     sample, vendored = str(SAMPLED[release]), "10" if release == NEWEST else "0"
-    told = _judged("--release", release, "--sample", sample, "--vendored", vendored, "--only", "named", "--only", "mutants")
+    told = _judged(
+        "--release",
+        release,
+        "--sample",
+        sample,
+        "--vendored",
+        vendored,
+        "--only",
+        "named",
+        "--only",
+        "mutants",
+    )
     for name, fault in FAULTS.items():
         assert (fault.release != release) or f"{release}: {name}: " in told
 
