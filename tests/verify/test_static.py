@@ -345,8 +345,30 @@ def test_entry_in_another_list_of_the_handler() -> None:
         ('if self.sampling_backend != "ascend":', "if self.tp_size:"),
     ],
 )
-def test_sampling_backend_guarded(old: str, new: str) -> None:
+def test_sampling_backend_lost(old: str, new: str) -> None:
     fails(edited(SERVER_ARGS, (old, new)), "sampling_backend.keeps_ascend")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        '"ascend" if self.sampling_backend == "ascend" else "pytorch"',
+        '"pytorch" if self.sampling_backend != "ascend" else "ascend"',
+    ],
+)
+def test_sampling_backend_kept_by_a_choice(choice: str) -> None:
+    text = patched()[SERVER_ARGS].decode()
+    start = text.index('            if self.sampling_backend != "ascend":')
+    end = text.index("            if self.attention_backend not in DETERMINISTIC")
+    chosen = f"            self.sampling_backend = {choice}\n\n"
+    sources = patched() | {SERVER_ARGS: (text[:start] + chosen + text[end:]).encode()}
+    passes(sources, "sampling_backend.keeps_ascend")
+
+
+def test_radix_cache_kept_by_an_else() -> None:
+    gate = "if self.attention_backend not in RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND:\n"
+    kept = gate.replace("not in", "in") + "                pass\n            else:\n"
+    passes(edited(SERVER_ARGS, (gate, kept)), "radix_cache.gate_follows_prefill")
 
 
 @pytest.mark.parametrize(

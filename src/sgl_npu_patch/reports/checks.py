@@ -65,7 +65,8 @@ def print_checks(results: Sequence[Result], headline: str, stream: IO[str]) -> N
             for result in group:
                 line = Text(f"  {_SAID[result.verdict]:<4}", style=_STYLES[result.verdict])
                 told, *more = _told(result)
-                line.append(f"  {result.id.partition('.')[2]}: {told}", style="default")
+                name = result.id.removeprefix(f"{seam}.")
+                line.append(f"  {name}: {told}", style="default")
                 console.print(line, soft_wrap=True)
                 for text in more:
                     console.print(Text(f"          {text}"), soft_wrap=True)

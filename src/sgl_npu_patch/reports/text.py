@@ -100,11 +100,11 @@ def _remarks(plan: Plan) -> Iterator[str]:
             yield from evidence_lines(outcome.seam, outcome.evidence)
         elif outcome.status == "withheld":
             yield ""
-            yield from _wrapped(f"withheld {outcome.seam}: {outcome.reason}")
+            yield from _paragraph(f"withheld {outcome.seam}: {outcome.reason}")
         elif outcome.gaps:
             yield ""
-            yield from _wrapped(f"gaps of {outcome.seam}: {', '.join(outcome.gaps)}")
+            yield from _paragraph(f"gaps of {outcome.seam}: {', '.join(outcome.gaps)}")
 
 
-def _wrapped(text: str) -> list[str]:
+def _paragraph(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

@@ -67,9 +67,10 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
         for key in dict.fromkeys((*_edited(judged, seam), *_to_edit(judged, base, seam))):
             owners.setdefault(key, []).append(seam)
     found: dict[Key, _Difference] = {}
+    only_ascend = _only_on_ascend(judged)
     for path in dict.fromkeys(path for path, _ in owners):
         symbols = {symbol: seams for (at, symbol), seams in owners.items() if at == path}
-        compared = _compare(judged, base.overlay, path, symbols)
+        compared = _compare(judged, base.overlay, path, symbols, only_ascend)
         found |= {(path, symbol): difference for symbol, difference in compared.items()}
     wanted = [s for s in DETERMINISTIC if not only or {s, f"{s}.{CHECK}"} & set(only)]
     results = [_of_seam(judged, base.overlay, seam, owners, found) for seam in wanted]
@@ -167,9 +168,18 @@ def _added(judged: Judged, base: Overlay, seam: str) -> Iterator[str]:
 
 
 def _compare(
-    judged: Judged, base: Overlay, path: PurePosixPath, symbols: Mapping[str, Sequence[str]]
+    judged: Judged,
+    base: Overlay,
+    path: PurePosixPath,
+    symbols: Mapping[str, Sequence[str]],
+    only_ascend: Mapping[str, str],
 ) -> dict[str, _Difference]:
-    """Compare one file, definition by definition; what no seam edits is that of no name."""
+    """Compare one file, definition by definition; what no seam edits is that of no name.
+
+    Args:
+        symbols: the definitions to tell apart, with the seams that edit them.
+        only_ascend: the functions whose bodies do not count, with the reason.
+    """
     unpatched = base.source(base.tree.package / path.relative_to(judged.package))
     if unpatched is None:
         site = Site(path, 0, "")
@@ -183,7 +193,6 @@ def _compare(
         newer = Finding(site, "syntax that this Python knows", str(error), "use a newer Python")
         return dict.fromkeys(symbols, _Difference((), newer))
     new.take_out_parameters(old)
-    only_ascend = _only_on_ascend(judged)
     found = {}
     for symbol in (*symbols, ""):
         then, now = (version.notes.get(symbol, []) for version in (old, new))

@@ -41,18 +41,20 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
     except AnchorError as error:
         raise NotApplicable(f"what prefill reads cannot be told: {error}") from error
     gates = [
-        (path, node, closed)
-        for path, function in _handlers(judged)
+        (node, holds is inside)
+        for _, function in _handlers(judged)
         for node in ast.walk(function)
-        if isinstance(node, ast.If) and _disables(node.body)
-        if (closed := _holds_for_ascend(judged, function, node.test)) is not None
+        if isinstance(node, ast.If)
+        for block, inside in ((node.body, True), (node.orelse, False))
+        if _disables(block)
+        if (holds := _holds_for_ascend(judged, function, node.test)) is not None
     ]
-    shut = [gate for gate in gates if gate[2]]
+    shut = [gate for gate in gates if gate[1]]
     if bool(shut) == (unsafe is not None):
         return
     path, function = _handlers(judged)[0]
     line, shown = function.lineno, ""
-    for _, node, _ in (shut or gates)[:1]:
+    for node, _ in (shut or gates)[:1]:
         line, shown = node.lineno, f"if {ast.unparse(node.test)}:"
     off = "the radix cache off for ascend, whose prefill ignores what it holds"
     on = "the radix cache on for ascend, whose prefill reads what it holds"
@@ -125,6 +127,7 @@ def _answers(function: FunctionNode) -> dict[str, set[str]]:
             constants = {
                 str(part.value)
                 for statement in node.body
+                if isinstance(statement, ast.Assign | ast.Return)
                 for part in ast.walk(statement)
                 if isinstance(part, ast.Constant)
             }
@@ -221,10 +224,13 @@ def _forcing(function: FunctionNode) -> Iterator[tuple[ast.stmt, list[ast.expr]]
         for node in body:
             if isinstance(node, ast.If):
                 yield from walk(node.body, [*tests, node.test])
-                yield from walk(node.orelse, tests)
+                yield from walk(node.orelse, [*tests, _negated(node.test)])
             elif _forces(node):
-                own = [node.value.test] if isinstance(getattr(node, "value", 0), ast.IfExp) else []  # type: ignore[attr-defined]
-                yield node, [*tests, *own]
+                choice = getattr(node, "value", None)
+                if isinstance(choice, ast.IfExp):
+                    other = "'pytorch'" in ast.unparse(choice.orelse)
+                    tests = [*tests, _negated(choice.test) if other else choice.test]
+                yield node, tests
             else:
                 for name in ("body", "orelse", "finalbody"):
                     yield from walk(getattr(node, name, []), tests)
@@ -243,5 +249,10 @@ def _keeps(test: ast.expr) -> bool:
     """Tell whether a test is false for the sampling backend "ascend"."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(map(_keeps, test.values))
-    text = ast.unparse(test)
-    return text.endswith(f".{sampling.ATTRIBUTE} != '{ASCEND}'")
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand).endswith(f".{sampling.ATTRIBUTE} == '{ASCEND}'")
+    return ast.unparse(test).endswith(f".{sampling.ATTRIBUTE} != '{ASCEND}'")
+
+
+def _negated(test: ast.expr) -> ast.expr:
+    return ast.UnaryOp(ast.Not(), test)

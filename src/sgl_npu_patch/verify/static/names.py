@@ -63,8 +63,11 @@ def _globals(table: symtable.SymbolTable) -> set[str]:
 
 
 def _outside(node: FunctionNode) -> set[str]:
-    """Name what a definition uses before it runs: decorators and defaults."""
-    outer = [*node.decorator_list, *node.args.defaults, *node.args.kw_defaults]
+    """Name what a definition uses before it runs: decorators, defaults and annotations."""
+    given = node.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    outer = [*node.decorator_list, *given.defaults, *given.kw_defaults, node.returns]
+    outer += [each.annotation for each in named if each is not None]
     return {
         name.id
         for part in outer
