@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sgl_npu_patch.simulator.sglang import Execution, Stub, murmur_hash32
+from sgl_npu_patch.simulator.sglang import DISPATCH, Execution, Stub, module_of, murmur_hash32
 
 PACKAGE = {
     "__init__.py": "",
@@ -116,3 +116,20 @@ def test_only_an_npu_has_torch_npu_and_only_if_provided(tree: Path) -> None:
 def test_what_the_tree_has_not_cannot_be_loaded(tree: Path) -> None:
     with Execution(tree) as execution, pytest.raises(LookupError):
         execution.load("sglang.srt.elsewhere")
+
+
+def test_a_definition_is_found_where_it_moved(tmp_path: Path) -> None:
+    usual = "sglang.srt.utils.common"
+    assert module_of(_with(tmp_path / "none", {}), DISPATCH, usual) == usual
+    there = {"srt/utils/common.py": f"from .keys import {DISPATCH}\n"}
+    moved = {**there, "srt/utils/keys.py": f"def {DISPATCH}():\n    return 'NPU'\n"}
+    assert module_of(_with(tmp_path / "moved", moved), DISPATCH, usual) == "sglang.srt.utils.keys"
+    both = {**moved, "srt/utils/common.py": moved["srt/utils/keys.py"]}
+    assert module_of(_with(tmp_path / "both", both), DISPATCH, usual) == usual
+
+
+def _with(tree: Path, sources: dict[str, str]) -> Path:
+    (tree / "sglang" / "srt" / "utils").mkdir(parents=True)
+    for name, source in sources.items():
+        (tree / "sglang" / name).write_text(source)
+    return tree

@@ -137,6 +137,35 @@ class TestExtension:
         assert call.args[0].data_ptr() == tensor.data_ptr()
 
 
+class TestWiderExtension:
+    """Without the limits that are only assumed, strides, axes and ranks are aten's."""
+
+    @pytest.fixture(autouse=True)
+    def wide(self, installed: None) -> None:
+        extension.install(narrow=False)
+
+    @pytest.mark.parametrize(
+        ("a", "b"),
+        [((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (1, 3, 4)), ((6, 5, 2, 3), (3, 4))],
+    )
+    def test_products_of_any_rank(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+        left, right = _npu(*a), _npu(*b).transpose(-1, -2).contiguous().transpose(-1, -2)
+        result = torch.ops.batch_invariant_ops.npu_matmul_batch_invariant(left, right)
+        expected = device.cpu(left) @ device.cpu(right)
+        torch.testing.assert_close(device.cpu(result), expected)
+
+    @pytest.mark.parametrize("dim", [0, 1, -1])
+    def test_reductions_over_any_axis(self, dim: int) -> None:
+        tensor = _npu(3, 4, 5)
+        host = device.cpu(tensor)
+        operators = torch.ops.batch_invariant_ops
+        for keepdim in (False, True):
+            mean = operators.npu_reduce_mean_batch_invariant(tensor, dim, keepdim)
+            torch.testing.assert_close(device.cpu(mean), host.mean(dim, keepdim))
+        logs = operators.npu_log_softmax_batch_invariant(tensor, dim)
+        torch.testing.assert_close(device.cpu(logs), host.log_softmax(dim))
+
+
 class TestTorchNpu:
     """Operators are the real ones by schema and by what they compute."""
 

@@ -19,6 +19,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -283,8 +284,10 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def _dispatch_key(self) -> Any:
-        common = "srt/utils/common.py"
-        return cut_function(self.package, common, DISPATCH, utilities(self.device))()
+        module = module_of(self.package, DISPATCH, "sglang.srt.utils.common")
+        file = self.file(module)
+        relative = str(file.relative_to(self.package)) if file else f"a file for {DISPATCH}"
+        return cut_function(self.package, relative, DISPATCH, utilities(self.device))()
 
     def _import(self, name: str) -> ModuleType:
         """Import without a trace: some modules warn of, and set, environment variables."""
@@ -329,6 +332,43 @@ def package_folder(tree: Path) -> Path:
         if (folder / "srt").is_dir():
             return folder
     raise FileNotFoundError(f"no sglang package in {tree}")
+
+
+def module_of(tree: Path, name: str, usual: str) -> str:
+    """Return the dotted name of the module that defines a function or list, wherever it moved.
+
+    That is `usual`, where it is defined in most trees, unless it is defined in others only.
+    """
+    found = _definitions(package_folder(tree)).get(name, ())
+    return usual if usual in found or not found else found[0]
+
+
+_DEFINED = (
+    DISPATCH,
+    "enable_batch_invariant_mode",
+    "_handle_deterministic_inference",
+    "DETERMINISTIC_ATTENTION_BACKEND_CHOICES",
+    "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND",
+)
+"""What may have moved to another module."""
+_DEFINITION = re.compile(
+    rb"^(?:[ \t]*def (%(names)s)\b|(%(names)s)[ \t]*[:=])"
+    % {b"names": "|".join(_DEFINED).encode()},
+    re.MULTILINE,
+)
+
+
+@cache
+def _definitions(package: Path) -> dict[str, tuple[str, ...]]:
+    """Read the tree once for the modules that define each of the names."""
+    found: dict[str, tuple[str, ...]] = {}
+    for file in sorted((package / "srt").rglob("*.py")):
+        parts = file.relative_to(package.parent).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        for match in _DEFINITION.finditer(file.read_bytes()):
+            name = (match[1] or match[2]).decode()
+            found[name] = (*found.get(name, ()), module)
+    return found
 
 
 def utilities(device: Device) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import re
@@ -12,9 +13,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-from sgl_npu_patch.simulator.sglang import Device, Execution
+from sgl_npu_patch.simulator.sglang import Device, Execution, module_of
 from sgl_npu_patch.verify.behaviour import Failed
 
 CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
@@ -89,8 +90,8 @@ def run(
     }
     error = None
     with execution, _settled(environment or {}):
-        handler, defaults = _handler(execution)
-        args = _ServerArgs(**{**defaults, **arguments})
+        handler, defaults, owner = _handler(execution)
+        args = type("ServerArgs", (_ServerArgs,), {"_owner": owner})(**{**defaults, **arguments})
         args._model_config = args.get_model_config()
         known = set(vars(args))
         before = dict(os.environ)
@@ -136,6 +137,8 @@ def new_execution(
         provide: what is installed of torch_npu and Ascend's extension, as `Execution` takes it.
     """
     real = ["sglang.srt.environ", "sglang.srt.arg_groups.model_override_base", _LISTS]
+    moved = ("_handle_deterministic_inference", CHOICES, RADIX)
+    real += {module_of(package, name, SERVER_ARGS) for name in moved} - {SERVER_ARGS}
     provided: dict[str, Any] = {
         "sglang.srt.arg_groups.arg_utils": {"is_record": lambda _: False},
         "sglang.srt.runtime_context": {"get_context": _nothing_published},
@@ -153,7 +156,16 @@ def new_execution(
 
 
 class _ServerArgs(SimpleNamespace):
-    """Hold the arguments; the handler is the tree's, the model configuration is the check's."""
+    """Hold the arguments; methods are the tree's, the model configuration is the check's."""
+
+    _owner: ClassVar[type | None] = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Bind what the tree's class has besides fields: the handler may be in several parts."""
+        if name.startswith("__") or self._owner is None:
+            raise AttributeError(name)
+        found = inspect.getattr_static(self._owner, name)
+        return found.__get__(self, self._owner) if hasattr(found, "__get__") else found
 
     def get_model_config(self) -> SimpleNamespace:
         return SimpleNamespace(hf_config=self.get_hf_config())
@@ -175,19 +187,19 @@ def _nothing_published() -> None:
     raise ValueError("nothing is published")
 
 
-def _handler(execution: Execution) -> tuple[Any, dict[str, Any]]:
-    """Load the handler and the defaults of its tree's arguments."""
+def _handler(execution: Execution) -> tuple[Any, dict[str, Any], type | None]:
+    """Load the handler, the defaults of its tree's arguments, and their class if it is needed."""
     if execution.file(_OVERRIDES):
         execution.load(_OVERRIDES)
     if execution.file(_HOOK):
         loaded = execution.load(_HOOK)
-        return loaded.handle_deterministic_inference, dict(_WITHOUT_DATACLASS)
+        return loaded.handle_deterministic_inference, dict(_WITHOUT_DATACLASS), None
     server_args = execution.load(SERVER_ARGS).ServerArgs
     defaults = {
         field.name: None if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(server_args)
     }
-    return server_args._handle_deterministic_inference, defaults
+    return server_args._handle_deterministic_inference, defaults, server_args
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from sgl_npu_patch.simulator.sglang import (
     DISPATCH,
     Device,
     cut_function,
-    package_folder,
+    module_of,
     utilities,
 )
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
 
-COMMON = "srt/utils/common.py"
 KEYS: dict[Device, str | None] = {"cuda": "CUDA", "hip": "CUDA", "xpu": "XPU", "cpu": None}
 """What other devices give since there is the function; None where it is an error."""
 
@@ -40,10 +39,12 @@ def dispatch_key(package: Path, on: Device) -> str | None:
     Returns:
         the key, or None if it raises RuntimeError.
     """
-    bound = _bound(package_folder(package) / COMMON)
+    module = module_of(package, DISPATCH, "sglang.srt.utils.common")
+    relative = str(Path(*module.split(".")[1:]).with_suffix(".py"))
+    bound = _bound(package / relative)
     names = {name: value for name, value in utilities(on).items() if name in bound}
     try:
-        key: str = cut_function(package, COMMON, DISPATCH, names)()
+        key: str = cut_function(package, relative, DISPATCH, names)()
     except RuntimeError:
         return None
     return key

@@ -14,10 +14,9 @@ from typing import Any, Literal
 import torch
 
 from sgl_npu_patch.simulator import device, extension, torch_npu
-from sgl_npu_patch.simulator.sglang import Execution
+from sgl_npu_patch.simulator.sglang import Execution, module_of
 from sgl_npu_patch.verify.behaviour import NotApplicable, Subject
 
-MODE = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
 ATTENTION = "npu_fused_infer_attention_score"
 WORKSPACE = f"_{ATTENTION}_get_max_workspace"
 ADD_RMS_NORM = "npu_add_rms_norm"
@@ -66,6 +65,12 @@ class Machine:
         self.mode.disable_batch_invariant_mode()
 
 
+def load_mode(execution: Execution) -> ModuleType:
+    """Execute the module that has the mode."""
+    usual = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
+    return execution.load(module_of(execution.package, "enable_batch_invariant_mode", usual))
+
+
 @contextmanager
 def machine(
     subject: Subject, installed: Installed = "2.0.0", version: str = ""
@@ -93,7 +98,7 @@ def machine(
     registered: list[tuple[str, Any, str]] = []
     try:
         with Execution(subject.package, "npu", provide) as execution, _watched(registered):
-            yield Machine(execution.load(MODE), fake, registered)
+            yield Machine(load_mode(execution), fake, registered)
     finally:
         vars(torch)["bmm"] = bmm
         extension.uninstall()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
-from sgl_npu_patch.verify.behaviour.machine import MODE
+from sgl_npu_patch.verify.behaviour.machine import load_mode
 
 
 class _Library:
@@ -52,7 +52,7 @@ def trace(package: Path, on: Device) -> list[Any]:
     _Library.log = log
     bmm, library = torch.bmm, torch.library.Library
     with Execution(package, on) as execution:
-        module = execution.load(MODE)
+        module = load_mode(execution)
         vars(torch.library)["Library"] = _Library
         try:
             _walk(module, log)
