@@ -4,7 +4,7 @@
 is a real `torch.Tensor` on the device "npu:0" whose storage carries the CPU memory that it stands
 for; every operator without a kernel of its own runs on that memory. torch_npu's own kernels for
 what the patch replaces have stand-ins under PrivateUse1 and AutogradPrivateUse1; their last bits
-depend on the size of the batch.
+depend on the size of the batch. Under `adversarial()` so do those of every other reduction.
 
 Not simulated: backward formulas, streams, and storages made on the device (`copy.deepcopy` of an
 npu tensor).
@@ -39,6 +39,27 @@ _new_library: Callable[[str, str], Any] = torch.library.Library
 _setup_backend: Callable[..., None] = backend_registration._setup_privateuseone_for_python_backend
 
 _libraries: list[Any] = []
+
+Observer = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
+_observers: list[Observer] = []
+_adversaries: list[None] = []
+
+REDUCTIONS = frozenset(
+    {
+        "_cumsum_out", "_embedding_bag", "_fused_rms_norm", "_log_softmax", "_logcumsumexp",
+        "_safe_softmax", "_scaled_dot_product_attention_math",
+        "_scaled_dot_product_flash_attention", "_softmax", "_sparse_softmax",
+        "_thnn_fused_gru_cell", "_weight_norm_interface", "addbmm", "addmm", "addmv", "addr",
+        "baddbmm", "bilinear", "bmm", "convolution", "convolution_overrideable", "cumprod",
+        "cumsum", "dist", "dot", "einsum", "embedding_bag", "index_add", "index_reduce",
+        "kron", "linalg_vector_norm", "linear", "logcumsumexp", "logsumexp", "matmul", "mean",
+        "median", "mm", "mv", "nanmean", "nanmedian", "nansum", "native_batch_norm",
+        "native_group_norm", "native_layer_norm", "norm", "prod", "renorm", "rms_norm",
+        "scatter_add", "scatter_reduce", "segment_reduce", "softmax", "std", "std_mean", "sum",
+        "trace", "trapezoid", "var", "var_mean", "vdot",
+    }
+)  # fmt: skip
+"""aten's operators that add up, multiply up or normalise over elements, by name."""
 
 
 class _Backend:
@@ -83,14 +104,50 @@ def install() -> None:
     with warnings.catch_warnings():
         # torch warns of an overridden kernel once a process; said here, no test has to expect it.
         warnings.simplefilter("ignore")
-        aten.impl("mm", _native_mm, "PrivateUse1")
+        aten.impl("mm", _telling("mm", _native_mm), "PrivateUse1")
         override = _new_library("aten", "IMPL")
         override.impl("mm", _native_mm, "PrivateUse1")
         override._destroy()
     for name, kernel in NATIVE_KERNELS.items():
         if name != "mm":
-            aten.impl(name, kernel, "PrivateUse1")
+            aten.impl(name, _telling(name, kernel), "PrivateUse1")
         aten.impl(name, _autograd_node(_operator(f"aten::{name}")), "AutogradPrivateUse1")
+
+
+@contextmanager
+def adversarial() -> Iterator[None]:
+    """Let every reduction without a kernel of its own depend on the size of the batch too."""
+    _adversaries.append(None)
+    try:
+        yield
+    finally:
+        _adversaries.pop()
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Call `observer` with the name, arguments and result of every kernel that runs here."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def tell(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Tell the observers of a kernel that ran; every stand-in for the device's kernels does."""
+    for observer in _observers:
+        observer(name, args, kwargs, result)
+
+
+def is_reduction(name: str) -> bool:
+    """Tell whether an aten operator's result depends on the order of an addition or product."""
+    return plain_name(name) in REDUCTIONS
+
+
+def plain_name(name: str) -> str:
+    """Return an operator's name without its namespace, overload and mark of being in place."""
+    return name.rpartition("::")[2].partition(".")[0].rstrip("_")
 
 
 def npu(tensor: torch.Tensor) -> torch.Tensor:
@@ -180,6 +237,15 @@ NATIVE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
 """The aten kernels that torch_npu has for what the patch replaces, as stand-ins."""
 
 
+def _telling(name: str, kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        result = kernel(*args, **kwargs)
+        tell(f"aten::{name}", args, kwargs, result)
+        return result
+
+    return run
+
+
 def _autograd_node(operator: Any) -> Callable[..., torch.Tensor]:
     def redispatch(*args: Any, **kwargs: Any) -> torch.Tensor:
         with torch._C._AutoDispatchBelowADInplaceOrView():
@@ -225,11 +291,24 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
     with _plain_tensors():
         result = operator(*pytree.tree_map(to_host, args), **pytree.tree_map(to_host, kwargs))
+        if _adversaries and is_reduction(operator.name()):
+            _depend_on_batch(result, given)
     for tensor, host in given:
         # An out= operator may have resized what it wrote to.
         if tensor.device.type == NPU and not _same_layout(tensor, host):
             _adopt(tensor, host)
-    return pytree.tree_map(from_host, result)
+    found = pytree.tree_map(from_host, result)
+    tell(operator.name(), args, kwargs, found)
+    return found
+
+
+def _depend_on_batch(result: Any, given: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Move the last bits of a result; all but the last axis of its first argument is the batch."""
+    first = given[0][1] if given else None
+    batch = math.prod(first.shape[:-1]) if first is not None else 1
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, torch.Tensor):
+            leaf.copy_(in_last_bits(leaf, batch))
 
 
 def _require_one_device(operator: Any, tensors: list[torch.Tensor]) -> None:

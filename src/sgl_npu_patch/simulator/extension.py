@@ -16,7 +16,7 @@ import torch
 
 from sgl_npu_patch.simulator import schemas
 from sgl_npu_patch.simulator.attention import attend
-from sgl_npu_patch.simulator.device import NPU, cpu, npu
+from sgl_npu_patch.simulator.device import NPU, cpu, npu, tell
 
 Version = Literal["1.0.0", "2.0.0"]
 
@@ -39,15 +39,19 @@ calls: list[Call] = []
 """Every call since `install`, oldest first; clear it at will."""
 
 _libraries: list[Any] = []
+_strided: list[bool] = [False]
 
 
-def install(version: Version = "2.0.0", torch_npu_version: str = schemas.DEFAULT) -> ModuleType:
+def install(
+    version: Version = "2.0.0", torch_npu_version: str = schemas.DEFAULT, *, strided: bool = False
+) -> ModuleType:
     """Register a version's operators instead of an earlier one's; return `batch_invariant_ops`.
 
     The module is put into `sys.modules`. The fused attention has the schema of that torch_npu's
-    own.
+    own. `strided` admits tensors that are not contiguous, for who asks about bits alone.
     """
     uninstall()
+    _strided[:] = [strided]
     library = _new_library(NAMESPACE, "DEF")
     _libraries.append(library)
     for name, (schema, kernel) in _operators(version, schemas.of(torch_npu_version)).items():
@@ -110,7 +114,9 @@ def _operators(
 def _recorded(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def record(*args: Any, **kwargs: Any) -> Any:
         calls.append(Call(name, args, kwargs))
-        return kernel(*args, **kwargs)
+        result = kernel(*args, **kwargs)
+        tell(f"{NAMESPACE}::{name}", args, kwargs, result)
+        return result
 
     return record
 
@@ -195,9 +201,12 @@ def _admit(operator: str, rank: int, *tensors: torch.Tensor) -> list[torch.Tenso
         _require(tensor.dtype in _FLOATS, f"{operator} of {tensor.dtype}")
         _require(tensor.dtype == tensors[0].dtype, f"{operator} of different types")
         _require(tensor.dim() == rank > 0, f"{operator} of a {tensor.dim()}D tensor")
-        _require(tensor.is_contiguous(), f"{operator} of a tensor with strides {tensor.stride()}")
+        _require(
+            _strided[0] or tensor.is_contiguous(),
+            f"{operator} of a tensor with strides {tensor.stride()}",
+        )
         _require(tensor.numel() > 0, f"{operator} of an empty tensor")
-    return [cpu(tensor) for tensor in tensors]
+    return [cpu(tensor).contiguous() for tensor in tensors]
 
 
 def _require(condition: bool, refused: str) -> None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sgl_npu_patch.simulator import schemas
 from sgl_npu_patch.simulator.attention import attend
-from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu
+from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu, tell
 
 NAMESPACE = "npu"
 LARGEST_TOP_K = 1024
@@ -48,7 +48,7 @@ def install(version: str = schemas.DEFAULT, **operators: Callable[..., Any]) -> 
         library.impl(schema.partition("(")[0], _counted(name, kernel), "PrivateUse1")
     module: Any = ModuleType("torch_npu")
     module.__version__ = version
-    module.npu = SimpleNamespace()
+    module.npu = ModuleType("torch_npu.npu")
     if schemas.has_graph_handlers(version):
         module.npu.NpuGraphOpHandler = GraphHandler
         module.npu.register_npu_graph_handler = _register
@@ -141,7 +141,9 @@ def _register(names: str | list[str]) -> Callable[[type], type]:
 def _counted(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def count(*args: Any, **kwargs: Any) -> Any:
         native_calls.append(name.replace("__", "."))
-        return kernel(*args, **kwargs)
+        result = kernel(*args, **kwargs)
+        tell(f"{NAMESPACE}::{name}", args, kwargs, result)
+        return result
 
     return count
 
@@ -189,17 +191,77 @@ def _attention_out(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tenso
     return out[0], out[1]
 
 
+def _gemma_rms_norm(
+    tensor: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-06
+) -> tuple[torch.Tensor, torch.Tensor]:
+    normed, rstd = _normed(cpu(tensor), 1 + cpu(gamma), epsilon)
+    rows = tensor.numel() // gamma.numel()
+    return npu(in_last_bits(normed, rows)), npu(in_last_bits(rstd, rows))
+
+
+def _paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    block_table: torch.Tensor,
+    context_lens: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    workspace: torch.Tensor | None = None,
+) -> None:
+    ones = torch.ones_like(context_lens)
+    _flash_attention_qlens(
+        query, key_cache, value_cache, block_table, query, ones, context_lens, num_kv_heads,
+        num_heads, scale_value, out,
+    )  # fmt: skip
+
+
+def _flash_attention_qlens(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    mask: torch.Tensor,
+    seq_len: torch.Tensor,
+    context_lens: torch.Tensor,
+    num_kv_heads: int,
+    num_heads: int,
+    scale_value: float,
+    out: torch.Tensor,
+) -> None:
+    """Attend causally, whatever the mask; both lengths are CPU tensors."""
+    tokens = query.shape[0]
+    attended, _, sequences = attend(
+        cpu(query).reshape(tokens, num_heads, -1),
+        cpu(key_cache),
+        cpu(value_cache),
+        num_heads=num_heads,
+        num_key_value_heads=num_kv_heads,
+        scale=scale_value,
+        input_layout="TND",
+        actual_seq_lengths=seq_len.cumsum(0).tolist(),
+        actual_seq_lengths_kv=context_lens.tolist(),
+        block_table=cpu(block_table),
+        sparse_mode=3,
+    )
+    cpu(out).copy_(in_last_bits(attended, sequences).reshape(out.shape))
+
+
 def _max_workspace(*args: Any, **kwargs: Any) -> torch.Tensor:
     return npu(torch.zeros(1024, dtype=torch.uint8))
 
 
-def _top_k_top_p(
+def top_k_top_p(
     logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Filter as the real operator documents it, a row at a time.
+    """Filter CPU tensors as npu_top_k_top_p documents it.
 
     Top-k keeps what reaches the k-th largest value. Top-p then works on the softmax of what is
     kept, summed from the smallest: it drops while the sum is at most 1 - p, and never the largest.
+    So its nucleus differs from the one that SGLang takes from sorted probabilities.
     """
     if p is None and k is None:
         raise RuntimeError("npu_top_k_top_p takes p, k or both")
@@ -207,15 +269,26 @@ def _top_k_top_p(
         raise RuntimeError(f"npu_top_k_top_p of {logits.dim()}D {logits.dtype}")
     _check_thresholds("p", p, logits, logits.dtype)
     _check_thresholds("k", k, logits, torch.int32)
+    values, indices = logits.sort(dim=-1, stable=True)
+    if k is not None:
+        largest = min(LARGEST_TOP_K, logits.shape[1])
+        if not bool(((k >= 1) & (k <= largest)).all()):
+            raise RuntimeError(f"npu_top_k_top_p takes k from 1 to {largest}, got {k.tolist()}")
+        least = values.gather(1, (logits.shape[1] - k.long()).unsqueeze(1))
+        values = values.masked_fill(values < least, -torch.inf)
+    if p is not None:
+        mass = values.float().softmax(-1).cumsum(-1)
+        dropped = mass <= 1 - p.float().unsqueeze(1)
+        dropped[:, -1:] = False
+        values = values.masked_fill(dropped, -torch.inf)
+    return torch.empty_like(logits).scatter_(1, indices, values)
+
+
+def _top_k_top_p(
+    logits: torch.Tensor, p: torch.Tensor | None = None, k: torch.Tensor | None = None
+) -> torch.Tensor:
     return npu(
-        torch.stack(
-            [
-                _filtered(row, None if p is None else cpu(p)[i], None if k is None else cpu(k)[i])
-                for i, row in enumerate(cpu(logits))
-            ]
-        )
-        if logits.numel()
-        else cpu(logits).clone()
+        top_k_top_p(cpu(logits), None if p is None else cpu(p), None if k is None else cpu(k))
     )
 
 
@@ -230,20 +303,6 @@ def _check_thresholds(
         raise RuntimeError(f"npu_top_k_top_p takes one {name} a row, got {tuple(given.shape)}")
 
 
-def _filtered(row: torch.Tensor, p: torch.Tensor | None, k: torch.Tensor | None) -> torch.Tensor:
-    values, indices = row.sort(stable=True)
-    if k is not None:
-        if not 1 <= int(k) <= min(LARGEST_TOP_K, len(row)):
-            raise RuntimeError(f"npu_top_k_top_p takes k from 1 to {LARGEST_TOP_K}, got {int(k)}")
-        values = values.masked_fill(values < values[-int(k)], -torch.inf)
-    if p is not None:
-        mass = values.float().softmax(-1).cumsum(-1)
-        dropped = mass <= 1 - p.float()
-        dropped[-1] = False
-        values = values.masked_fill(dropped, -torch.inf)
-    return torch.empty_like(row).scatter_(0, indices, values)
-
-
 NATIVE_KERNELS: dict[str, Callable[..., Any]] = {
     "npu_rms_norm": _rms_norm,
     "npu_add_rms_norm": _add_rms_norm,
@@ -254,3 +313,13 @@ NATIVE_KERNELS: dict[str, Callable[..., Any]] = {
 }
 """torch_npu's operators, a double underscore before the overload. All but npu_rms_norm and
 npu_top_k_top_p, which work row by row, depend in the last bits on the size of the batch."""
+
+LAYER_KERNELS: dict[str, Callable[..., Any]] = {
+    "npu_gemma_rms_norm": _gemma_rms_norm,
+    "_npu_flash_attention_qlens": _flash_attention_qlens,
+    "_npu_paged_attention": _paged_attention,
+}
+"""Operators of SGLang's layers that nothing replaces, to be installed beside the others."""
+
+ROW_BY_ROW = frozenset({"npu_rms_norm", "npu_top_k_top_p"})
+"""Operators of torch_npu that work row by row, so that no batch shows in their bits."""
