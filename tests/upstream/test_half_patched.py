@@ -16,9 +16,9 @@ import torch
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.reports.text import evidence_lines
+from sgl_npu_patch.verify.behaviour import sampler_machine as sampling
 from tests.upstream import test_behaviour_batch_invariant as mode
 from tests.upstream import test_behaviour_handler as handler
-from tests.upstream import test_behaviour_sampler as sampling
 from tests.upstream.edited import (
     COMMON,
     NATIVE_OPS,
