@@ -1,7 +1,8 @@
 """Declare the checks that execute a tree; each is a function of a `Subject`.
 
-A check returns where the behaviour holds. It raises `Failed`, or an `AssertionError` with a message
-that says what was found, where it does not, and `NotApplicable` where it has no meaning on a tree.
+A check returns where the behaviour holds, and may give a text on what it saw. It raises `Failed`,
+or an `AssertionError` with a message that says what was found, where it does not, and
+`NotApplicable` where it has no meaning on a tree.
 The modules of this package are imported only in the process that `isolation` starts.
 """
 
@@ -53,7 +54,7 @@ class NotApplicable(Exception):
     """Say why a check has no meaning on a tree."""
 
 
-Run = Callable[[Subject], None]
+Run = Callable[[Subject], "str | None"]
 
 
 @dataclass(frozen=True, slots=True)

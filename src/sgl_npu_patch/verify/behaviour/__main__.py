@@ -46,7 +46,7 @@ def _answer(answers: IO[str], each: Check, subject: Subject) -> None:
 
 def _verdict(each: Check, subject: Subject) -> dict[str, Any]:
     try:
-        each.run(subject)
+        said = each.run(subject)
     except NotApplicable as reason:
         return {"verdict": "not-applicable", "message": str(reason)}
     except Failed as failure:
@@ -62,7 +62,7 @@ def _verdict(each: Check, subject: Subject) -> dict[str, Any]:
         if not isinstance(error, AssertionError):
             message = f"{type(error).__name__}: {message}"
         return {"verdict": "fail", "message": message[:2000], "code": _where(error)}
-    return {"verdict": "pass", "message": each.meaning}
+    return {"verdict": "pass", "message": f"{each.meaning} {said or ''}".strip()}
 
 
 def _where(error: BaseException) -> str:
