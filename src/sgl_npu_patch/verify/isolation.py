@@ -30,6 +30,7 @@ _KEPT = (
     "SYSTEMROOT",
     "LANG",
     "LC_ALL",
+    "SGL_NPU_PATCH_CACHE",
 )
 
 
