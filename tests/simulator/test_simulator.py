@@ -90,6 +90,109 @@ class TestDevice:
         torch.testing.assert_close(device.in_last_bits(row, 8), row)
 
 
+REDUCTIONS = {
+    "sum": lambda x: x.sum(-1),
+    "softmax": lambda x: x.softmax(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "norm": lambda x: x.norm(dim=-1),
+    "var": lambda x: x.var(-1),
+    "prod": lambda x: x.prod(-1),
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (64,)),
+    "in place": lambda x: x.clone().cumsum_(-1),
+    "out": lambda x: torch.sum(x, -1, out=torch.empty(x.shape[:-1], device="npu")),
+}
+EXACT = {
+    "add": lambda x: x + x,
+    "exp": lambda x: x.exp(),
+    "sort": lambda x: x.sort(-1).values,
+    "max": lambda x: x.amax(-1),
+    "where": lambda x: x.masked_fill(x > 0, 1.0),
+    "gather": lambda x: x.gather(-1, x.argsort(-1)),
+}
+
+
+def _row_alone_and_among(run: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.rand(3, 64, generator=torch.Generator().manual_seed(0)) + 0.5
+    return device.cpu(run(device.npu(rows[:1].clone())))[0], device.cpu(run(device.npu(rows)))[0]
+
+
+class TestAdversary:
+    """On an adversarial device every reduction shows the size of its batch."""
+
+    @pytest.mark.parametrize("name", REDUCTIONS)
+    def test_a_reduction_depends_on_the_batch(self, name: str) -> None:
+        assert torch.equal(*_row_alone_and_among(REDUCTIONS[name]))
+        with device.adversarial():
+            alone, among = _row_alone_and_among(REDUCTIONS[name])
+        assert not torch.equal(alone, among)
+        torch.testing.assert_close(alone, among)
+
+    @pytest.mark.parametrize("name", EXACT)
+    def test_what_adds_nothing_up_does_not(self, name: str) -> None:
+        with device.adversarial():
+            assert torch.equal(*_row_alone_and_among(EXACT[name]))
+
+    @pytest.mark.parametrize("name", ["npu_gemma_rms_norm", "npu_rms_norm"])
+    def test_only_the_norm_that_is_row_by_row_hides_the_batch(self, name: str) -> None:
+        fake: Any = torch_npu.install(schemas.DEFAULT, **torch_npu.LAYER_KERNELS)
+        operator = getattr(fake, name)
+        alone, among = _row_alone_and_among(lambda x: operator(x, _npu(64))[0])
+        assert torch.equal(alone, among) is (name in torch_npu.ROW_BY_ROW)
+
+    def test_observers_are_told_what_runs(self) -> None:
+        seen: list[str] = []
+
+        def observe(name: str, args: Any, kwargs: Any, result: Any) -> None:
+            assert isinstance(result, torch.Tensor)
+            seen.append(name)
+
+        with device.observed(observe):
+            torch.mm(_npu(2, 3), _npu(3, 2)).add_(1)
+            torch.ops.batch_invariant_ops.npu_mm_batch_invariant(_npu(2, 3), _npu(3, 2))
+        _npu(2).add_(1)
+        expected = ["mm", "add", "npu_mm_batch_invariant"]
+        assert [name for name in map(device.plain_name, seen) if name in expected] == expected
+
+
+PAGED = {"num_kv_heads": 2, "num_heads": 2, "scale_value": 0.5}
+
+
+class TestPagedAttention:
+    """The attention that nothing replaces computes what the fused one does."""
+
+    @pytest.mark.parametrize("tokens", [1, 3])
+    def test_it_is_attention(self, tokens: int) -> None:
+        fake: Any = torch_npu.install(schemas.DEFAULT, **torch_npu.LAYER_KERNELS)
+        keys, values = (torch.randn(2, 4, 2, 8) for _ in range(2))
+        query = torch.randn(tokens, 2, 8)
+        table = torch.tensor([[1, 0]], dtype=torch.int32)
+        out = torch.empty(tokens, 2, 8, device="npu")
+        lengths = {"context_lens": torch.tensor([5], dtype=torch.int32)}
+        given = [device.npu(query), device.npu(keys), device.npu(values)]
+        if tokens == 1:
+            fake._npu_paged_attention(
+                *given, block_table=device.npu(table), out=out, **PAGED, **lengths
+            )
+        else:
+            lengths["seq_len"] = torch.tensor([tokens], dtype=torch.int32)
+            fake._npu_flash_attention_qlens(
+                *given, block_table=device.npu(table), mask=_npu(1), out=out, **PAGED, **lengths
+            )
+        expected, _ = fake.npu_fused_infer_attention_score(
+            device.npu(query),
+            *(device.npu(cache.flatten(2)) for cache in (keys, values)),
+            num_heads=2,
+            scale=0.5,
+            input_layout="TND",
+            actual_seq_lengths=[tokens],
+            actual_seq_lengths_kv=[5],
+            block_table=device.npu(table),
+            block_size=4,
+            sparse_mode=3,
+        )
+        assert torch.equal(device.cpu(out), device.cpu(expected))
+
+
 MM = "npu_mm_batch_invariant"
 MEAN = "npu_reduce_mean_batch_invariant"
 LOG_SOFTMAX = "npu_log_softmax_batch_invariant"
@@ -120,6 +223,11 @@ class TestExtension:
     def test_refused(self, name: str, arguments: Any) -> None:
         with pytest.raises(RuntimeError, match="do not take"):
             getattr(torch.ops.batch_invariant_ops, name)(*arguments())
+
+    def test_strides_are_taken_where_only_bits_are_asked_for(self) -> None:
+        extension.install(strided=True)
+        product = torch.ops.batch_invariant_ops.npu_mm_batch_invariant(_npu(3, 4), _npu(2, 4).t())
+        assert product.shape == (3, 2)
 
     def test_versions(self) -> None:
         name = "npu_fused_infer_attention_score_batch_invariant"

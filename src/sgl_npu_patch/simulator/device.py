@@ -303,9 +303,9 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _depend_on_batch(result: Any, given: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Move the last bits of a result; its first argument's first axis is the batch."""
+    """Move the last bits of a result; all but the last axis of its first argument is the batch."""
     first = given[0][1] if given else None
-    batch = first.shape[0] if first is not None and first.dim() else 1
+    batch = math.prod(first.shape[:-1]) if first is not None else 1
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, torch.Tensor):
             leaf.copy_(in_last_bits(leaf, batch))

@@ -58,6 +58,7 @@ class Machine:
         self.hash: Hash = remembered_hash
         self.hashed: list[tuple[list[int], list[int]]] = []
         self.fused_calls = 0
+        self.token_type: torch.dtype | None = None
         torch_npu = ModuleType("torch_npu")
         if fused:
             vars(torch_npu)["npu_top_k_top_p"] = self._fused
@@ -103,17 +104,18 @@ class Machine:
                 [None] * count,
                 positions,
             )
+        self.token_type = tokens.dtype
         assert tokens.shape == (count,), f"tokens of shape {tuple(tokens.shape)} for {count} rows"
         return tokens.tolist(), output
 
     @contextmanager
     def hashing(self, hashed: Hash) -> Iterator[None]:
         """Put another hash in the place of the tree's."""
-        self.hash = hashed
+        before, self.hash = self.hash, hashed
         try:
             yield
         finally:
-            self.hash = remembered_hash
+            self.hash = before
 
     def _hash(self, *arguments: torch.Tensor) -> torch.Tensor:
         self.hashed.append((arguments[0].long().tolist(), arguments[1].tolist()))
@@ -259,6 +261,7 @@ SUBJECTS = {
     "top-p": replace(PLAIN, top_p=0.8),
     "top-k-and-top-p": replace(PLAIN, top_k=40, top_p=0.6),
     "wide-top-k-and-top-p": replace(PLAIN, top_k=1100, top_p=0.9),
+    "largest-top-k-and-top-p": replace(PLAIN, temperature=20.0, top_k=LARGEST_TOP_K, top_p=0.6),
     "min-p": replace(PLAIN, min_p=0.05),
     "top-k-and-min-p": replace(PLAIN, top_k=40, min_p=0.2),
     "all": replace(PLAIN, temperature=0.8, top_k=60, top_p=0.7, min_p=0.02),
