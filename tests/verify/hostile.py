@@ -87,6 +87,7 @@ ATTEMPTS: dict[str, Callable[[Path], Any]] = {
     "mkfifo": lambda trap: os.mkfifo(trap / "new"),
     "sqlite": lambda trap: sqlite3.connect(trap / "new"),
     "torch_save": _save,
+    "environment_of_the_parent": lambda _: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
     "subprocess": lambda trap: subprocess.run(["touch", trap / "new"], check=True),
     "system": lambda trap: os.system(f"touch {trap / 'new'}"),  # noqa: S605
     "fork": lambda _: os.fork(),

@@ -28,10 +28,15 @@ SCHEMAS = (
     "npu_norm(Tensor input, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     f"npu_attention({_ATTENTION}) -> (Tensor, Tensor)",
     f"npu_attention.out({_ATTENTION}, Tensor? workspace=None, Tensor[] out) -> (Tensor, Tensor)",
+    "npu_paged(Tensor input) -> Tensor",
     "npu_sum(Tensor input, int[1]? dim=None, int[] shape=[]) -> Tensor",
 )
 OFFERED = TorchNpu(
-    "9.9", {text.partition("(")[0]: text for text in SCHEMAS}, True, ("npu_cut_into_pieces",)
+    "9.9",
+    {text.partition("(")[0]: text for text in SCHEMAS},
+    True,
+    ("npu_paged",),
+    ("npu_cut_into_pieces",),
 )
 
 
@@ -82,6 +87,9 @@ class TestCalls:
             "torch_npu.npu_attention(q, k, workspace=w, out=[a, b])",
             "torch_npu.npu_attention.out(q, k, workspace=None, out=[a, b])",
             "torch_npu.npu_sum(x, 1)",
+            "torch_npu.npu_paged(x)",
+            "torch_npu.atb.npu_paged(x)",
+            "torch.ops.atb.npu_paged(x)",
             "op = torch.ops.npu.npu_norm\nop(x, y)",
             "op = torch_npu.npu_attention.out\nop(q, k, out=[a])",
             "op = torch_npu.npu_attention\nop.out(q, k, out=[a])",
@@ -119,6 +127,8 @@ class TestCalls:
             ("op = torch.ops.npu.npu_norm\nop(x)", "gamma is missing"),
             ("lengths = 3\ntorch_npu.npu_attention(q, k, lengths=lengths)", "takes no int"),
             ("torch.ops.npu.npu_norm(*x, eps=1)", "has no argument eps"),
+            ("torch.ops.npu.npu_paged(x)", "it is an operator of torch.ops.atb"),
+            ("torch.ops.atb.npu_norm(x, y)", "it is an operator of torch.ops.npu"),
             ("torch_npu.npu_missing(x)", "no such operator"),
             ("if torch_npu.version > 2:\n    torch_npu.npu_missing(x)", "no such operator"),
             ("if not hasattr(torch_npu, 'npu_missing'):\n    torch_npu.npu_missing(x)", "no such"),
@@ -126,6 +136,11 @@ class TestCalls:
             ("try:\n    pass\nexcept Exception:\n    torch_npu.npu_missing(x)", "no such"),
             ("try:\n    torch_npu.npu_missing(x)\nexcept KeyError:\n    pass", "no such"),
             ("from torch_npu import npu_missing\nnpu_missing(x)", "no such operator"),
+            ("from torch_npu import npu_missing", "no such operator"),
+            ("op = torch_npu.npu_missing\nuse(op)", "no such operator"),
+            ("use(torch_npu.npu_missing)", "no such operator"),
+            ("op = getattr(torch_npu, 'npu_missing')\nuse(op)", "no such operator"),
+            ("op = getattr(torch_npu, 'npu_norm', None)\nop(x)", "gamma is missing"),
             (HELD_BY_AN_ATTRIBUTE, "gamma is missing"),
             (
                 "def f(x):\n    op = torch_npu.npu_norm if x else print\n    op(x)",
@@ -144,6 +159,13 @@ class TestCalls:
             "torch.ops.npu.npu_norm(*x)",
             "torch.ops.npu.npu_norm(x, **y)",
             "use(torch.ops.npu.npu_norm)",
+            "op = torch.ops.npu.npu_norm\nuse(op)",
+            "from torch_npu import npu_norm",
+            "try:\n    from torch_npu import npu_missing\nexcept ImportError:\n    pass",
+            "op = torch_npu.npu_missing if hasattr(torch_npu, 'npu_missing') else None",
+            "op = torch_npu.npu_missing if hasattr(torch_npu, 'npu_missing') else None\nop(x)",
+            "try:\n    from torch_npu import npu_missing as f\nexcept ImportError:\n    pass\nf(x)",
+            "op = getattr(torch_npu, 'npu_missing', None)\nop(x)",
             "def f(x):\n    n = [1]\n    if x:\n        n = 1\n    torch_npu.npu_sum(x, shape=n)",
             "torch_npu.npu_cut_into_pieces(x)",
             "if hasattr(torch_npu, 'npu_missing') and x:\n    torch_npu.npu_missing(x)",

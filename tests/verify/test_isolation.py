@@ -150,3 +150,11 @@ def test_an_interrupt_leaves_no_process_and_no_folder(tmp_path: Path, number: in
 def children(pid: int) -> list[int]:
     found = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(each) for file in found for each in file.read_text().split()]
+
+
+def test_checks_are_chosen_by_id_and_by_seam(tmp_path: Path) -> None:
+    for chosen in ("other", "other.passes"):
+        request = {**asked(tmp_path), "only": [chosen]}
+        (result,) = isolation.run([OTHER], request, seconds=60)
+        assert (result.id, result.verdict, result.seam) == ("other.passes", "pass", "other")
+    assert isolation.run([OTHER], {**asked(tmp_path), "only": ["sampler"]}, seconds=60) == []

@@ -62,7 +62,7 @@ def wheel(into: Path, *without: str) -> Path:
 )
 def test_what_is_read(tmp_path: Path, given: Callable[[Path], Path]) -> None:
     found = read(str(given(tmp_path)))
-    assert found == TorchNpu("9.9.post1", SCHEMAS, True, ("npu_cut_up",))
+    assert found == TorchNpu("9.9.post1", SCHEMAS, True, ("_npu_paged",), ("npu_cut_up",))
 
 
 def test_an_installed_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_wheel_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (
         read("9.9.post1")
         == read("9.9.post1")
-        == TorchNpu("9.9.post1", SCHEMAS, True, ("npu_cut_up",))
+        == TorchNpu("9.9.post1", SCHEMAS, True, ("_npu_paged",), ("npu_cut_up",))
     )
     assert asked == [("torch_npu", "9.9.post1", torch_npu_wheel.PLATFORMS)]
     assert len(list((tmp_path / "cache").iterdir())) == 1

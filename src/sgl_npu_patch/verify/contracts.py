@@ -96,7 +96,8 @@ def _operators(uses: Iterable[Use], offered: TorchNpu) -> Iterator[Result]:
         if not overloads:
             yield _missing(name, by_name[name], offered)
             continue
-        judged = [(use, *_judge(use, overloads)) for use in by_name[name]]
+        namespace = "atb" if name in offered.atb else "npu"
+        judged = [(use, *_judge(use, namespace, overloads)) for use in by_name[name]]
         wrong = [(use, found) for use, verdict, found in judged if verdict == "fail"]
         unknown = [(use, found) for use, verdict, found in judged if verdict == "not-applicable"]
         expected = " or ".join(overload.text for overload in overloads)
@@ -188,8 +189,10 @@ def _result(
     )
 
 
-def _judge(use: Use, overloads: list[Schema]) -> tuple[Verdict, str]:
+def _judge(use: Use, namespace: str, overloads: list[Schema]) -> tuple[Verdict, str]:
     """Say whether one call binds to one of the overloads, and what is wrong or unknown."""
+    if use.namespace not in ("torch_npu", namespace):
+        return "fail", f"it is an operator of torch.ops.{namespace}"
     if use.overload:
         overloads = [each for each in overloads if each.overload == use.overload]
         if not overloads:

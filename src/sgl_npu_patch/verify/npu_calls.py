@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.errors import Site
@@ -16,7 +16,10 @@ _NEW_TENSORS = (
     "stack", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 """The functions of torch whose result is taken for a tensor."""
-_CATCHING = {"Exception", "BaseException", "AttributeError", "RuntimeError", "NotImplementedError"}
+_CATCHING = {
+    "Exception", "BaseException", "AttributeError", "ImportError", "NotImplementedError",
+    "RuntimeError",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class Use:
     Attributes:
         namespace: of ``torch.ops``, or ``torch_npu``.
         call: the call, or None where the operator is passed on as a value.
+        held: the value is assigned or imported.
         guard: what lets the module go on without the operator; empty if nothing does.
         kinds: what the call's arguments may be; see `contracts.accepts`.
     """
@@ -37,6 +41,7 @@ class Use:
     code: str
     guard: str
     call: ast.Call | None
+    held: bool
     kinds: Mapping[ast.expr, frozenset[str]]
 
 
@@ -61,8 +66,21 @@ class _Scope:
 
 
 def find_uses(module: ast.Module, path: PurePosixPath) -> Iterator[Use]:
-    """Find every use, calls through names and attributes that hold an operator among them."""
-    yield from _walk(module, path, _Scope([_assignments(module)]))
+    """Find every use, calls through names and attributes that hold an operator among them.
+
+    An operator that is assigned or imported, and called in this module, is one use a call.
+    """
+    found = list(_walk(module, path, _Scope([_assignments(module)])))
+    called = {use.operator for use in found if use.call}
+    guards = {use.operator: use.guard for use in found if use.held and use.guard}
+    for use in found:
+        if use.call is None:
+            if not use.held or use.operator not in called:
+                yield use
+        elif use.guard or f".{use.operator}" in ast.unparse(use.call.func):
+            yield use
+        else:
+            yield replace(use, guard=guards.get(use.operator, ""))
 
 
 def _walk(node: ast.AST, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
@@ -71,6 +89,9 @@ def _walk(node: ast.AST, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
         scope.assigned.append(_assignments(node))
     if isinstance(node, ast.expr):
         yield from _here(node, path, scope)
+    elif isinstance(node, ast.ImportFrom) and node.module == "torch_npu":
+        for alias in node.names:
+            yield _use(f"torch_npu:{alias.name}", node, path, scope, held=True)
     scope.parents.append(node)
     for child in ast.iter_child_nodes(node):
         yield from _walk(child, path, scope)
@@ -83,32 +104,43 @@ def _walk(node: ast.AST, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
 def _here(node: ast.expr, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
     parent = scope.parents[-1] if scope.parents else None
     if isinstance(node, ast.Call):
-        names, call = _operators(node.func, scope, followed=True), node
-    elif _is_part_of_more(node, parent) or isinstance(getattr(node, "ctx", None), ast.Store):
-        return
-    else:
+        for name in sorted(_operators(node.func, scope, followed=True)):
+            yield _use(name, node, path, scope, held=False)
+        # Taken by getattr, the operator is the value of the call.
+        for name in sorted(_operators(node, scope, followed=False)):
+            taken = replace(_use(name, node, path, scope, held=True), call=None)
+            yield replace(taken, guard="getattr") if len(node.args) == 3 else taken
+    elif isinstance(node, (ast.Attribute, ast.Name)) and not (
+        _is_part_of_more(node, parent) or isinstance(node.ctx, ast.Store)
+    ):
         # A name that holds an operator is judged where it is called, not where it is read.
-        names, call = _operators(node, scope, followed=False), None
-        if isinstance(parent, (ast.Assign, ast.AnnAssign, ast.IfExp)):
-            return
-    for dotted in sorted(names):
-        namespace, _, operator = dotted.partition(":")
-        operator, _, overload = operator.partition(".")
-        values = [] if call is None else [*call.args, *(each.value for each in call.keywords)]
-        yield Use(
-            namespace,
-            operator,
-            overload,
-            Site(path, node.lineno, ".".join(scope.symbol)),
-            ast.unparse(node),
-            _guard(operator, node, scope),
-            call,
-            {value: kinds_of(value, scope.values) for value in values},
-        )
+        held = isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.IfExp))
+        for name in sorted(_operators(node, scope, followed=False)):
+            yield _use(name, node, path, scope, held=held)
+
+
+def _use(
+    name: str, node: ast.expr | ast.ImportFrom, path: PurePosixPath, scope: _Scope, *, held: bool
+) -> Use:
+    namespace, _, operator = name.partition(":")
+    operator, _, overload = operator.partition(".")
+    call = node if isinstance(node, ast.Call) else None
+    values = [*call.args, *(each.value for each in call.keywords)] if call else []
+    return Use(
+        namespace,
+        operator,
+        overload,
+        Site(path, node.lineno, ".".join(scope.symbol)),
+        ast.unparse(node),
+        _guard(operator, node, scope),
+        call,
+        held,
+        {value: kinds_of(value, scope.values) for value in values},
+    )
 
 
 def _is_part_of_more(node: ast.expr, parent: ast.AST | None) -> bool:
-    return (isinstance(parent, ast.Attribute)) or (
+    return isinstance(parent, ast.Attribute) or (
         isinstance(parent, ast.Call) and parent.func is node
     )
 
@@ -286,7 +318,7 @@ def _array(node: ast.Call) -> frozenset[str]:
     return frozenset({"floats" if floats else "ints"})
 
 
-def _guard(operator: str, node: ast.expr, scope: _Scope) -> str:
+def _guard(operator: str, node: ast.AST, scope: _Scope) -> str:
     """Name what surrounds a use and lets the module go on where the operator is missing."""
     inner: ast.AST = node
     for parent in reversed(scope.parents):

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,10 +29,11 @@ INSTALLED = "installed"
 """What asks for the copy that this Python would import."""
 
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
-FORMAT = 2
+FORMAT = 3
 """Counts up when more is read out of a wheel, so that what older versions kept is read again."""
 
-_LIBRARIES = ("torch_npu/lib/libtorch_npu.so", "torch_npu/lib/libop_plugin_atb.so")
+_ATB = "torch_npu/lib/libop_plugin_atb.so"
+_LIBRARIES = ("torch_npu/lib/libtorch_npu.so", _ATB)
 _NPU = "torch_npu/npu/__init__.py"
 _HANDLERS = (b"NpuGraphOpHandler", b"register_npu_graph_handler")
 _TEXT = re.compile(rb"[\x20-\x7e]{8,}")
@@ -47,6 +48,7 @@ class TorchNpu:
         version: its version, or the path that it was read from where that does not say.
         schemas: the text of each schema by operator, with ``.overload`` if it is not the default.
         graph_handlers: graph handlers can be registered by operator.
+        atb: the operators of ``torch.ops.atb``; the others are those of ``torch.ops.npu``.
         unread: what is named like an operator in the libraries and has no schema there: its schema
             was cut into pieces, or it is something else.
     """
@@ -54,6 +56,7 @@ class TorchNpu:
     version: str
     schemas: Mapping[str, str]
     graph_handlers: bool
+    atb: tuple[str, ...]
     unread: tuple[str, ...]
 
 
@@ -93,7 +96,8 @@ def _from_release(version: Version) -> TorchNpu:
     kept = cache_directory() / f"torch_npu-{version}-operators-{FORMAT}.json"
     if kept.is_file():
         content = json.loads(kept.read_text(encoding="utf-8"))
-        return TorchNpu(**{**content, "unread": tuple(content["unread"])})
+        lists = {name: tuple(content[name]) for name in ("atb", "unread")}
+        return TorchNpu(**{**content, **lists})
     with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as folder:
         found = _from_wheel(download(DISTRIBUTION, version, Path(folder), PLATFORMS))
     content = {name: getattr(found, name) for name in TorchNpu.__slots__}
@@ -110,7 +114,7 @@ def _from_wheel(wheel: Path) -> TorchNpu:
             names = set(archive.namelist())
             return _read(
                 _version_in(wheel.name) or str(wheel),
-                (archive.read(name) for name in _LIBRARIES if name in names),
+                {name: archive.read(name) for name in _LIBRARIES if name in names},
                 archive.read(_NPU) if _NPU in names else b"",
             )
     except (OSError, zipfile.BadZipFile) as error:
@@ -121,12 +125,12 @@ def _from_folder(folder: Path, name: str) -> TorchNpu:
     base = folder.parent if folder.name == DISTRIBUTION else folder
     metadata_folder = next(base.glob(f"{DISTRIBUTION}-*.dist-info"), None)
     version = _version_in(metadata_folder.name) if metadata_folder else name
-    libraries = [base / name for name in _LIBRARIES]
+    libraries = {name: base / name for name in _LIBRARIES}
     npu = base / _NPU
     try:
         return _read(
             version,
-            (path.read_bytes() for path in libraries if path.is_file()),
+            {name: path.read_bytes() for name, path in libraries.items() if path.is_file()},
             npu.read_bytes() if npu.is_file() else b"",
         )
     except OSError as error:
@@ -146,18 +150,21 @@ def _version_in(name: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def _read(version: str, libraries: Iterable[bytes], npu: bytes) -> TorchNpu:
+def _read(version: str, libraries: Mapping[str, bytes], npu: bytes) -> TorchNpu:
     schemas: dict[str, str] = {}
     named: set[str] = set()
-    for library in libraries:
+    atb: set[str] = set()
+    for name, library in libraries.items():
         for match in _TEXT.finditer(library):
             text = match.group()
             if _NAME.fullmatch(text):
                 named.add(text.decode("ascii"))
             elif b"->" in text and (schema := parse(text.decode("ascii"))):
                 schemas[schema.text.partition("(")[0]] = schema.text
+                if name == _ATB:
+                    atb.add(schema.name)
     if not schemas:
         raise Refused(f"{version} holds no operator schemas: it is not a build of torch_npu")
     handlers = all(name in npu for name in _HANDLERS)
     unread = tuple(sorted(named - set(schemas)))
-    return TorchNpu(version, dict(sorted(schemas.items())), handlers, unread)
+    return TorchNpu(version, dict(sorted(schemas.items())), handlers, tuple(sorted(atb)), unread)

@@ -50,6 +50,8 @@ def forbid_writing(*, outside: Path) -> None:
             writes = flags & _WRITING or (mode is None and os.path.isdir(path))  # noqa: PTH112
             if writes and not inside(path):
                 raise PermissionError(f"the checked code may not write to {path}")
+            if os.path.basename(os.path.realpath(os.fsdecode(path))) == "environ":  # noqa: PTH119
+                raise PermissionError(f"the checked code may not read {path}")
         elif event in _PATHS:
             for path in arguments[: _PATHS[event]]:
                 # A descriptor may be that of any file that was opened for reading.
