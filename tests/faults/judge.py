@@ -118,6 +118,7 @@ class Bench:
             target = self.tree / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(after)
+        self.texts = {path: after.decode() for path, (_, after) in self.changes.items()}
         self._source = open_directory(self.tree)
         self._edited = EditedTree(self._source, {})
         self._judged = self._judge({})
@@ -168,15 +169,11 @@ class Bench:
         """Choose the files that are not as in the release."""
         return {path: data for path, data in files.items() if data != self._pristine.read(path)}
 
-    def text(self, path: PurePosixPath) -> str:
-        """Give a file of the patched tree."""
-        return (self.tree / path).read_bytes().decode()
-
     def siblings(self, on: str, name: str) -> list[str]:
         """Name what the tree has beside a module's name, or beside a name in a module."""
         del name
         if on in ("npu_ops", "launch_guards"):
-            return _defined(self.text(PurePosixPath("sglang") / vendor.FOLDER / f"{on}.py"))
+            return _defined(self.texts[ROOT / vendor.FOLDER / f"{on}.py"])
         if not on.startswith("import sglang"):
             return []
         place = self.tree.joinpath(*on.removeprefix("import ").split("."))
