@@ -204,7 +204,9 @@ class _Run:
                 continue
             before = self._bench.differing(case.files)
             after = self._bench.patched(before)
-            if after is None:
+            # Some inserted statements name what nothing binds: they can be read, not executed.
+            unbound = any(b"noted_flag" in d or b"noted.count" in d for d in before.values())
+            if after is None or unbound:
                 continue
             groups = [*dict.fromkeys(g for path in before for g in GROUPS.get(path.name, ()))]
             failures = self._bench.judge(after, groups=groups, thorough=True, before=before)

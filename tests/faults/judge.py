@@ -342,6 +342,8 @@ def _in_child(run: Any) -> list[Failure]:
     if not child:
         try:
             os.close(reading)
+            # What a tree prints is nobody's answer.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             with os.fdopen(writing, "wb") as answers:
                 for failure in run():
                     pickle.dump(failure, answers)
