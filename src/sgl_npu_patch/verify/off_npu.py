@@ -431,8 +431,9 @@ class _Fold(ast.NodeTransformer):
         return node
 
     def visit_Name(self, node: ast.Name) -> Any:
+        # The function itself, not called, is true everywhere.
         loaded = isinstance(node.ctx, ast.Load)
-        return ast.Constant(value=False) if loaded and node.id in ("_is_npu", "is_npu") else node
+        return ast.Constant(value=False) if loaded and node.id == "_is_npu" else node
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         self.generic_visit(node)
