@@ -458,7 +458,8 @@ FAULTS: dict[str, Fault] = {
         "log_softmax_goes_over_any_axis", ("tensor.movedim(axis, -1)", "tensor.movedim(0, -1)")
     ),
     "log-softmax that stays in half precision": _ops(
-        "log_softmax_converts_to_float32", ("        tensor = tensor.float()\n", "        pass\n")
+        "log_softmax_may_be_asked_to_convert",
+        ("        tensor = tensor.float()\n", "        pass\n"),
     ),
     "addmm that forgets beta": _ops(
         "addmm_scales_and_adds", (_ADDMM, "return torch.add(product, addend)")

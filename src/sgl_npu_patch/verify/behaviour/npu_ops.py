@@ -180,7 +180,13 @@ def log_softmax_converts_to_float32(subject: Subject) -> None:
     code = "torch.log_softmax(x, -1, dtype=torch.float32)"
     given = log_softmax(code, 16, dtype=HALF, dim=-1)
     _require_like_aten(subject, {"log-softmax to float32": given})
-    # torch may convert first, as it does here, or leave it to the operator.
+
+
+@check("npu_ops")
+def log_softmax_may_be_asked_to_convert(subject: Subject) -> None:
+    """Log-softmax converts half precision where torch leaves that to the operator."""
+    # Here torch converts first, so that upstream's refusal to convert is never reached.
+    require_ours(subject)
     code = "torch.ops.aten._log_softmax(x, -1, True)"
     host = random((ROWS, 16), 1, HALF)
     with enabled(subject), torch.no_grad():
