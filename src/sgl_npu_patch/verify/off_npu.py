@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from sgl_npu_patch.codemods import DETERMINISTIC, _places, backend_lists, radix_cache
+from sgl_npu_patch.codemods import (
+    DETERMINISTIC,
+    _places,
+    attention_comment,
+    backend_lists,
+    radix_cache,
+)
 from sgl_npu_patch.codemods import sampling_backend as sampling
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
@@ -332,6 +338,11 @@ class _Version:
         self.notes.setdefault(symbol, []).append(text)
 
 
+def _is_claim(value: object) -> bool:
+    """Tell the one string statement that the series takes out; every other one has to stay."""
+    return isinstance(value, str) and value.strip() == attention_comment.CLAIM
+
+
 class _Fold(ast.NodeTransformer):
     """Take every test for an NPU as false and drop what is then dead."""
 
@@ -358,15 +369,15 @@ class _Fold(ast.NodeTransformer):
             self._scope.pop()
         if isinstance(done, ast.AST):
             for field_name, body in _bodies(done):
-                self._drop_strings(done, field_name, body)
+                self._drop_claim(done, field_name, body)
         return done
 
-    def _drop_strings(self, node: ast.AST, name: str, body: list[ast.stmt]) -> None:
+    def _drop_claim(self, node: ast.AST, name: str, body: list[ast.stmt]) -> None:
         first = int(name == "body" and isinstance(node, FunctionNode | ast.ClassDef | ast.Module))
         for index in range(len(body) - 1, first - 1, -1):
             statement = body[index]
             value = statement.value if isinstance(statement, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            if isinstance(value, ast.Constant) and _is_claim(value.value):
                 self._note(f"the statement {value.value!r} stands without effect")
                 del body[index]
         if not body and name == "body":
@@ -420,8 +431,9 @@ class _Fold(ast.NodeTransformer):
         return node
 
     def visit_Name(self, node: ast.Name) -> Any:
+        # The function itself, not called, is true everywhere.
         loaded = isinstance(node.ctx, ast.Load)
-        return ast.Constant(value=False) if loaded and node.id in ("_is_npu", "is_npu") else node
+        return ast.Constant(value=False) if loaded and node.id == "_is_npu" else node
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         self.generic_visit(node)

@@ -84,11 +84,21 @@ class Judged:
     @cached_property
     def left_out(self) -> Mapping[str, str]:
         """Name the seams that the tree does without, judged by their premises alone."""
-        return {
+        found: dict[str, str] = {
             name: outcome.status
             for name, outcome in self.outcomes.items()
             if outcome.status in ("not-needed", "withheld")
         }
+        # An edit of what is left out is a conflict, and what holds of the tree is as before.
+        if self.outcomes["radix_cache"].status == "conflict" and self._ignores_prefix():
+            found["radix_cache"] = "withheld"
+        return found
+
+    def _ignores_prefix(self) -> bool:
+        try:
+            return _places.ignores_prefix(self.view()) is not None
+        except AnchorError:
+            return False
 
     def view(self) -> View:
         """Look at the tree as a codemod does."""
