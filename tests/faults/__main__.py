@@ -310,10 +310,10 @@ all named faults and a seeded sample of the mutants.
 Made mechanically from every token that the series inserts or changes, on one release of every
 shape. Comments, annotations and docstrings are left alone. *static* counts the mutants that the
 checks of the tree's text find, *compared* those that the comparison with the unpatched tree finds,
-*behaviour* those that the checks on the simulated NPU find, each by itself. On {executed} every
-mutant is *executed*, on the other releases one whose text shows nothing; execution ends at the
-first check that fails. Every mutant of the vendored modules is found by their checksum; a sample of
-them is judged by behaviour alone, which tests/npu_ops judges in more detail.
+*behaviour* those that the checks on the simulated NPU find, each by itself; execution ends at the
+first check that fails. *executed* is every mutant on {executed}, elsewhere at least each whose text
+shows nothing. Every mutant of the vendored modules is found by their checksum; a sample of them is
+judged by behaviour alone, and what *survives* there is for tests/npu_ops to find.
 
 {mutants}
 ### Equivalent mutants
