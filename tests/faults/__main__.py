@@ -25,8 +25,10 @@ EXECUTED = SHAPES[-1]
 """Mutants of this release are executed even if their text shows them, to know what both kinds of
 checks find. The vendored modules, which are the same in every release, are mutated in it alone."""
 
+_VENDORED = "vendored modules"
+_UNFAIR = "not compiled"
 _HOW = ("static", "compared", "behaviour")
-_COLUMNS = ("made", "static", "compared", "executed", "behaviour", "equivalent", "survived")
+_COLUMNS = ("judged", "static", "compared", "executed", "behaviour", "equivalent", "survived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +85,18 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     problems: list[str] = []
     verdicts: list[Verdict] = []
-    failed_to_compile = 0
+    made = Counter[str]()
     for version in chosen.release or SHAPES:
         with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-faults-") as folder:
             run = _Run(version, Path(folder), chosen)
             verdicts += run.verdicts()
             problems += (f"{version}: {problem}" for problem in run.problems)
-            failed_to_compile += run.failed_to_compile
+            made += run.made
     for problem in problems:
         print(problem)
-    print(mutants_table(verdicts))
-    print(f"{failed_to_compile} more did not compile.")
+    print(mutants_table(verdicts, made))
     if chosen.write:
-        PAGE.write_text(page(verdicts, failed_to_compile), encoding="utf-8")
+        PAGE.write_text(page(verdicts, made), encoding="utf-8")
     return 1 if problems else 0
 
 
@@ -105,7 +106,7 @@ class _Run:
     def __init__(self, version: str, folder: Path, chosen: argparse.Namespace) -> None:
         self.version = version
         self.problems: list[str] = []
-        self.failed_to_compile = 0
+        self.made = Counter[str]()
         self._folder = folder
         self._chosen = chosen
         self._known = _read(chosen.results, version)
@@ -151,9 +152,10 @@ class _Run:
             for mutant in mutants(path, before.decode(), after.decode(), self._bench.siblings)
         ]
         fair = [m for m in made if compiles(m.applied(self._bench.texts[m.path]))]
-        self.failed_to_compile = len(made) - len(fair)
+        self.made[_UNFAIR] = len(made) - len(fair)
         own = [mutant for mutant in fair if not self._is_vendored(mutant)]
         vendored = [mutant for mutant in fair if self._is_vendored(mutant)]
+        self.made.update({self.version: len(own), _VENDORED: len(vendored)})
         rng = Random(f"{self._chosen.seed} {self.version}")
         if self._chosen.sample is not None:
             own = rng.sample(own, min(self._chosen.sample, len(own)))
@@ -229,16 +231,19 @@ def _read(results: Path | None, version: str) -> dict[tuple[str, str], Verdict]:
     return {(v.kind, v.key): v for v in found if v.release == version}
 
 
-def mutants_table(verdicts: Iterable[Verdict]) -> str:
-    """Count by release and kind what found the mutants."""
+def mutants_table(verdicts: Iterable[Verdict], made: Counter[str]) -> str:
+    """Count by release and kind what found the mutants.
+
+    Args:
+        made: how many mutants each release has, of which those judged may be a sample.
+    """
     rows: dict[tuple[str, str], Counter[str]] = {}
     for verdict in verdicts:
         if verdict.kind not in KINDS:
             continue
-        counts = rows.setdefault(
-            ("vendored modules" if verdict.vendored else verdict.release, verdict.kind), Counter()
-        )
-        counts["made"] += 1
+        where = _VENDORED if verdict.vendored else verdict.release
+        counts = rows.setdefault((where, verdict.kind), Counter())
+        counts["judged"] += 1
         counts.update(how for how in _HOW if getattr(verdict, how))
         counts.update(
             name for name in ("executed", "equivalent", "survived") if getattr(verdict, name)
@@ -253,7 +258,8 @@ def mutants_table(verdicts: Iterable[Verdict]) -> str:
             if counts := rows.get((where, kind), Counter()):
                 total += counts
                 lines.append(_row(where, what, counts))
-        lines.append(_row(where, "**all**", total))
+        lines.append(_row(where, f"**all**, of {made[where]}", total))
+    lines.append(f"\n{made[_UNFAIR]} more did not compile.")
     return "\n".join(lines) + "\n"
 
 
@@ -274,7 +280,7 @@ def named_table(verdicts: Iterable[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(verdicts: Sequence[Verdict], failed_to_compile: int) -> str:
+def page(verdicts: Sequence[Verdict], made: Counter[str]) -> str:
     """Write the page."""
     reasons = "".join(
         f"\n- {reason}\n" + "".join(f"  - `{key}`\n" for key in keys)
@@ -284,8 +290,7 @@ def page(verdicts: Sequence[Verdict], failed_to_compile: int) -> str:
         f"- {(make.__doc__ or '').partition(chr(10))[0]}\n" for make in REFACTORINGS.values()
     )
     return HEAD.format(
-        mutants=mutants_table(verdicts),
-        failed_to_compile=failed_to_compile,
+        mutants=mutants_table(verdicts, made),
         executed=EXECUTED,
         reasons=reasons,
         named=named_table(verdicts),
@@ -305,14 +310,12 @@ all named faults and a seeded sample of the mutants.
 Made mechanically from every token that the series inserts or changes, on one release of every
 shape. Comments, annotations and docstrings are left alone. *static* counts the mutants that the
 checks of the tree's text find, *compared* those that the comparison with the unpatched tree finds,
-*behaviour* those that the checks on the simulated NPU find, each by itself. On {executed} every
-mutant is *executed*, on the other releases one whose text shows nothing; execution ends at the
-first check that fails. Every mutant of the vendored modules is found by their checksum; a sample of
-them is judged by behaviour alone, which tests/npu_ops judges in more detail.
+*behaviour* those that the checks on the simulated NPU find, each by itself; execution ends at the
+first check that fails. *executed* is every mutant on {executed}, elsewhere at least each whose text
+shows nothing. Every mutant of the vendored modules is found by their checksum; a sample of them is
+judged by behaviour alone, and what *survives* there is for tests/npu_ops to find.
 
 {mutants}
-{failed_to_compile} more mutants did not compile.
-
 ### Equivalent mutants
 
 No fault, for the reason given; the list is `tests/faults/equivalent.py`. A fork that has one of
