@@ -12,6 +12,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -141,7 +142,8 @@ class Repository:
             # What was asked for last is dropped last.
             data = self._contents[blob] = self._contents.pop(blob)
             return data
-        self._fetch_missing([blob])
+        if blob not in self._judged:
+            self._fetch_missing([blob])
         ((_, data),) = self._objects.get([blob])
         self._keep(blob, data)
         return data
@@ -187,17 +189,18 @@ class Repository:
             self._promisors = self._addresses()
         if not self._promisors:
             return
-        start = [tree] if tree else blobs
         listed = _git(
             self.path,
             ["rev-list", "--objects", "--missing=print", "--no-object-names", "--end-of-options"],
-            *start,
+            *([tree] if tree else blobs),
         )
         lines = listed.stdout.decode("ascii", "replace").split()
-        # An older git does not list a missing object that it was asked for by id.
-        lost = {line[1:] for line in lines if line.startswith("?")} if tree else set(blobs)
+        lost = {line[1:] for line in lines if line.startswith("?")}
+        if listed.returncode:
+            # An older git fails on a missing object that it is asked for by id.
+            lost.update(blobs)
         missing = [blob for blob in blobs if blob in lost]
-        if missing and (tree or listed.returncode):
+        if missing:
             self._fetch(missing)
 
     def _addresses(self) -> list[str]:
@@ -260,9 +263,12 @@ class GitTree:
             if mode == _FOLDER:
                 names = [name for name in self.repository.folder(tree) if name.startswith("lib")]
                 found.update(above / "build" / name / "sglang" for name in names)
-        return tuple(
-            path for path in sorted(found - {self.package}) if self._mode(path / "srt") == _FOLDER
-        )
+        return tuple(path for path in sorted(found - {self.package}) if self._is_copy(path))
+
+    def _is_copy(self, path: PurePosixPath) -> bool:
+        with suppress(Refused):  # a link to the package is no copy of it
+            return self.has_folder(path / "srt")
+        return False
 
     def containing(
         self, needle: bytes, among: Iterable[PurePosixPath] | None = None
@@ -367,7 +373,9 @@ class _Objects:
         assert self._process.stdin
         assert self._process.stdout
         for stream in (self._process.stdin, self._process.stdout, self._said):
-            stream.close()
+            # What could not be written to a process that is gone is of no interest.
+            with suppress(OSError):
+                stream.close()
         self._process.wait()
 
     def _ask(self, ids: Sequence[str]) -> None:

@@ -206,6 +206,11 @@ def is_source(name: str) -> bool:
     return name.endswith(".py") and not name.startswith(".")
 
 
+def full_name(tree: SourceTree) -> str:
+    """Name a tree in a message: where it is, and which revision."""
+    return f"{tree.label} at {tree.revision[:12]}" if tree.revision else tree.label
+
+
 def package_version(tree: SourceTree) -> str | None:
     """Tell the version that the package names itself, None if it names none."""
     for name in ("_version.py", "version.py"):
