@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lzma import LZMAError
 
 
-
 _LIMIT = 1 << 30
 """Bytes of Python to take from a tar archive, which is read into memory; SGLang has 50 MB."""
 

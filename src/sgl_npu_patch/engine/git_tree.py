@@ -25,8 +25,8 @@ from sgl_npu_patch.engine.tree import find_package, is_source, no_package
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
-_WINDOW = 60
-"""How many objects are asked for ahead: the questions must fit into a pipe of 4 KiB."""
+_WINDOW = 30
+"""How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
 _KEPT = 96 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
 _PROTOCOLS = "file:git:http:https:ssh"
@@ -125,10 +125,10 @@ class Repository:
         """List the Python files below a folder, level by level, links and submodules with them."""
         level = [(name, tree)]
         while level:
-            self._read_folders(id for _, id in level if id not in self._folders)
+            self._read_folders(folder for _, folder in level if folder not in self._folders)
             inner: list[tuple[str, str]] = []
-            for above, id in level:
-                for last, (mode, found) in self._folders[id].items():
+            for above, folder in level:
+                for last, (mode, found) in self._folders[folder].items():
                     path = last if above == "." else f"{above}/{last}"
                     if mode == _FOLDER and not last.startswith(".") and last != "__pycache__":
                         inner.append((path, found))
@@ -153,9 +153,9 @@ class Repository:
         if needle not in self._needles:
             self._needles.append(needle)
         place = self._needles.index(needle)
-        open_ = [blob for blob in dict.fromkeys(blobs) if self._judged.get(blob, (0, 0))[0] <= place]
-        asked = [blob for blob in open_ if blob not in self._contents]
-        for blob in open_:
+        new = [b for b in dict.fromkeys(blobs) if self._judged.get(b, (0, 0))[0] <= place]
+        asked = [blob for blob in new if blob not in self._contents]
+        for blob in new:
             if blob in self._contents:
                 self._judge(blob, self._contents[blob])
         if asked:
@@ -342,69 +342,81 @@ class GitTree:
 
 
 class _Objects:
-    """Ask one `git cat-file --batch` for objects by id."""
+    """Ask one `git cat-file --batch` for objects by id; it is started when it is first needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-        self._process = subprocess.Popen(
-            [*git.COMMAND, "cat-file", "--batch"],
-            cwd=path,
-            env=git.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
 
     def get(self, ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Give kind and bytes of each object, in the order asked.
+        """Give kind and bytes of each object, in the order asked; all must be taken.
 
         Raises:
             Refused: one is missing, or git fails.
         """
-        for start in range(0, len(ids), _WINDOW):
-            asked = ids[start : start + _WINDOW]
-            self._ask(asked)
-            # All are read before one is given on, so that the next question gets its own answer.
-            yield from [self._answer(id) for id in asked]
+        parts = [ids[start : start + _WINDOW] for start in range(0, len(ids), _WINDOW)]
+        for place, part in enumerate(parts):
+            # One question ahead: git goes on while the answers to this one are looked at.
+            for question in parts[place + 1 : place + 2] if place else parts[:2]:
+                self._ask(question)
+            for name in part:
+                yield self._answer(name)
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin
-        assert self._process.stdout
-        for stream in (self._process.stdin, self._process.stdout, self._said):
-            # What could not be written to a process that is gone is of no interest.
-            with suppress(OSError):
-                stream.close()
-        self._process.wait()
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout, self._said):
+                # What a process that is gone was not told is of no interest.
+                with suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+            self._process.wait()
+            self._process = None
 
-    def _ask(self, ids: Sequence[str]) -> None:
-        assert self._process.stdin
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+            self._process = subprocess.Popen(
+                [*git.COMMAND, "cat-file", "--batch"],
+                cwd=self._path,
+                env=git.environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+            )
+        return self._process
+
+    def _ask(self, names: Sequence[str]) -> None:
+        to = self._running().stdin
+        assert to
         try:
-            self._process.stdin.write("".join(f"{id}\n" for id in ids).encode())
-            self._process.stdin.flush()
+            to.write("".join(f"{name}\n" for name in names).encode())
+            to.flush()
         except OSError:
-            raise self._failed(ids[0]) from None
+            raise self._failed(names[0]) from None
 
-    def _answer(self, id: str) -> tuple[str, bytes]:
-        assert self._process.stdout
-        head = self._process.stdout.readline().split()
+    def _answer(self, name: str) -> tuple[str, bytes]:
+        answers = self._running().stdout
+        assert answers
+        head = answers.readline().split()
         if len(head) != 3:
-            raise self._failed(id)
+            raise self._failed(name)
         size = int(head[2])
-        data = self._process.stdout.read(size + 1)
-        if len(data) != size + 1:
-            raise self._failed(id)
-        return head[1].decode("ascii"), data[:size]
+        data = answers.read(size)
+        if len(data) != size or answers.read(1) != b"\n":
+            raise self._failed(name)
+        return head[1].decode("ascii"), data
 
-    def _failed(self, id: str) -> Refused:
+    def _failed(self, name: str) -> Refused:
+        assert self._said
+        # The next question starts anew, so that no answer that is left over is taken for its own.
+        self._running().kill()
         self._said.seek(0)
         said = _first(self._said.read().decode("utf-8", "replace"))
-        # Answers may be left over, which must not be taken for those to the next question.
-        self._process.kill()
+        self.close()
         return Refused(
-            f"{self._path}: object {id} cannot be read ({said or 'it is missing'}): the repository "
-            "is damaged, or a partial clone whose origin is not known"
+            f"{self._path}: object {name} cannot be read ({said or 'it is missing'}): the "
+            "repository is damaged, or a partial clone that lacks folders or knows no origin"
         )
 
 
