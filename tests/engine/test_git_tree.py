@@ -135,12 +135,13 @@ def test_no_package(tmp_path: Path) -> None:
 def test_copies(root: Path, inner: str) -> None:
     (root / inner).mkdir(parents=True)
     (root / inner / "x.py").touch()
+    commit(root)
+    assert open_directory(root).copies() == (PurePosixPath(inner).parent,)
     (root / "build").mkdir(exist_ok=True)
     (root / "build/liblink").symlink_to("../python")
     commit(root)
     with open_repository(root) as opened:
         assert opened.open("HEAD").copies() == (PurePosixPath(inner).parent,)
-    assert open_directory(root).copies() == (PurePosixPath(inner).parent,)
 
 
 def test_every_name_of_a_commit(root: Path, repository: Repository) -> None:
@@ -166,7 +167,7 @@ def test_every_name_of_a_commit(root: Path, repository: Repository) -> None:
         "@{1}",
         "HEAD@{1}",
         "@~",
-        ":/next",
+        "HEAD~1^{/next}",
         "light^{}",
         f"v-1-g{first[:7]}",
     ):
@@ -355,7 +356,7 @@ def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPa
         for revision in ("HEAD~1", "HEAD", "main"):
             make_plan(opened.open(revision), DETERMINISTIC)
     commits = output(root, "rev-list", "HEAD").split()
-    assert {id for id, times in asked.items() if times > 1} == {commits[0]}
+    assert {name for name, times in asked.items() if times > 1} == {commits[0]}
 
 
 @pytest.mark.parametrize("name", ["bare", "worktree", "sub"])
@@ -464,7 +465,6 @@ HOSTILE = (
     "pager.rev-list",
     "remote.origin.receivepack",
     "remote.origin.uploadpack",
-    "remote.origin.vcs",
     "sequence.editor",
     "uploadpack.packObjectsHook",
 )
@@ -502,6 +502,7 @@ def test_hostile_configuration_runs_nothing(root: Path, hostile: Path, tmp_path:
 
 @pytest.mark.parametrize("scheme", ["ext::", "evil::", "ssh://-oProxyCommand=", "fd::"])
 def test_hostile_address_runs_nothing(hostile: Path, tmp_path: Path, scheme: str) -> None:
+    git(hostile, "config", "remote.origin.vcs", "ext")
     git(hostile, "config", "remote.origin.url", f"{scheme}{tmp_path}/program %S")
     git(hostile, "config", "protocol.allow", "always")
     assert "cannot be fetched" in refused(hostile)

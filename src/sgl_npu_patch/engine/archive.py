@@ -69,8 +69,8 @@ class ArchiveTree:
         if name not in self._data:
             if name in self.links:
                 raise Refused(
-                    f"{self.label}: {name} is a link, which is not followed; unpack the archive and "
-                    "give that folder"
+                    f"{self.label}: {name} is a link, which is not followed; unpack the archive "
+                    "and give that folder"
                 )
             self._data[name] = self.content(name)
         return self._data[name]
