@@ -422,6 +422,8 @@ def _planned(
     from sgl_npu_patch.engine.tree import DirectoryTree
 
     selected = _selected(only, skip)
+    if rev == "":
+        raise UsageError("REV is empty; give a commit, tag or branch")
     with open_tree(_path(path, "PATH"), rev) as tree:
         plan = make_plan(tree, _series(), selected)
         warnings = _warn_of_copies(tree)

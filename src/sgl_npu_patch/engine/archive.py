@@ -12,13 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.tree import find_package, is_source, no_package
-
-if TYPE_CHECKING:
-    from lzma import LZMAError
 
 
 _LIMIT = 1 << 30
@@ -160,7 +156,7 @@ def readable(path: Path, name: str = "") -> Iterator[None]:
         EOFError,
         NotImplementedError,
         RuntimeError,
-        *_lzma(),
+        _lzma_error(),
     ) as error:
         article = "a" if kind == "wheel" else "an"
         raise Refused(f"{what}: is not readable as {article} {kind}: {error}") from error
@@ -168,12 +164,12 @@ def readable(path: Path, name: str = "") -> Iterator[None]:
         raise Refused(f"{what}: cannot be read: {error.strerror or error}") from error
 
 
-def _lzma() -> tuple[type[LZMAError], ...]:
+def _lzma_error() -> type[Exception]:
     try:
         from lzma import LZMAError
     except ImportError:  # a Python that was built without it
-        return ()
-    return (LZMAError,)
+        return tarfile.TarError
+    return LZMAError
 
 
 def _open_zip(path: Path) -> ArchiveTree:
