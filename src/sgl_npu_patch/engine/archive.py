@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.tree import find_package, is_source, no_package
 
-
 _LIMIT = 1 << 30
 """Bytes of Python to take from a tar archive, which is read into memory; SGLang has 50 MB."""
 

@@ -29,6 +29,8 @@ _WINDOW = 30
 """How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
 _KEPT = 96 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
+_FOLDERS = 5_000
+"""How many folders to keep; one release has about 300, and most commits change about five."""
 _PROTOCOLS = "file:git:http:https:ssh"
 _PARTIAL = r"^(extensions\.partialclone|remote\..*\.(promisor|url))$"
 
@@ -99,6 +101,8 @@ class Repository:
         Raises:
             Refused: there is no such revision, or no SGLang in it.
         """
+        if len(self._folders) > _FOLDERS:
+            self._folders.clear()
         commit = self.resolve(revision)
         ((kind, data),) = self._objects.get([commit])
         assert kind == "commit", kind
