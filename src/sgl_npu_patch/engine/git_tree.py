@@ -282,7 +282,7 @@ class GitTree:
             return tuple(path for path in among if needle in (self.read(path) or b""))
         files = self._sources()
         blobs = [blob for _, blob in files.values()]
-        found = self.repository.holding(needle, blobs, self._tree(self.package))
+        found = self.repository.holding(needle, blobs, self.package_id())
         return tuple(PurePosixPath(name) for name in sorted(files) if files[name][1] in found)
 
     def read(self, path: PurePosixPath) -> bytes | None:
@@ -304,6 +304,12 @@ class GitTree:
             raise Refused(f"{path}: is not a regular file")
         return entry[1]
 
+    def package_id(self) -> str:
+        """Give the id of the package's folder, which stands for all that is in it."""
+        entry = self._find(self.package)
+        assert entry is not None
+        return entry[1]
+
     def has_folder(self, path: PurePosixPath) -> bool:
         """Tell whether the revision has a folder."""
         return self._mode(path) == _FOLDER
@@ -315,11 +321,6 @@ class GitTree:
     def _mode(self, path: PurePosixPath) -> int | None:
         entry = self._find(path)
         return entry[0] if entry else None
-
-    def _tree(self, path: PurePosixPath) -> str:
-        entry = self._find(path)
-        assert entry is not None
-        return entry[1]
 
     def _find(self, path: PurePosixPath) -> Entry | None:
         mode, found = _FOLDER, self.root
@@ -337,8 +338,7 @@ class GitTree:
 
     def _sources(self) -> dict[str, Entry]:
         if self._files is None:
-            top = self._tree(self.package)
-            found = dict(self.repository.walk(top, self.package.as_posix()))
+            found = dict(self.repository.walk(self.package_id(), self.package.as_posix()))
             for name, (mode, _) in found.items():
                 _check(self.label, name, mode)
             self._files = found
