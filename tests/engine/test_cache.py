@@ -80,6 +80,7 @@ def test_second_time_nothing_is_read(
         ("python/sglang/srt/other.py", b"x = 1\n", False),
         ("python/sglang/srt/other.py", b"get_dispatch_device_backend()\n", True),
         ("python/sglang/srt/data.json", b"get_dispatch_device_backend()\n", False),
+        ("python/sglang/srt/other.py", b"enable_deterministic_inference\n", True),
         ("python/sglang/version.py", b'__version__ = "0.0.2"\n', False),
         (f"python/sglang/{COMMON}", SOURCES[COMMON].encode() + b"# new\n", True),
         ("build/lib/sglang/srt/x.py", b"", True),
@@ -212,7 +213,7 @@ def test_oldest_go_first(tmp_path: Path) -> None:
     for number in range(20):
         store.put(f"{number:02}", b"x" * 100)
         os.utime(store.folder / f"{number:02}/{number:02}", (number, number))
-    assert store.get("00") is not None
+    store.keep("00")
     left_over = store.folder / "00/.left-over"
     left_over.write_bytes(b"x")
     os.utime(left_over, (time.time() - 7200,) * 2)

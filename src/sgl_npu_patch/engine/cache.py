@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +28,7 @@ from sgl_npu_patch.engine.tree import SourceTree
 
 _LIMIT = 64 << 20
 _TRIED = 16
-"""How many sets of questions to put to a tree; the series asks about five different ones."""
+"""How many sets of questions to put to a tree; those of neighbouring releases differ in a file."""
 _MADE_OF = ("codemods", "engine", "npu_ops", "templates")
 _UNFINISHED = 3600
 """Seconds after which a file that was not finished belongs to a run that was killed."""
@@ -53,22 +53,23 @@ class Traced:
         self, needle: bytes, among: Iterable[PurePosixPath] | None = None
     ) -> tuple[PurePosixPath, ...]:
         """Search the package's files; see `SourceTree.containing`."""
+        if needle not in self.needles:
+            # Not only among those: which files mention a name changes less often than the files.
+            self.needles[needle] = self.tree.containing(needle)
         if among is None:
-            found = self.needles[needle] = self.tree.containing(needle)
-            return found
-        paths = tuple(among)
-        for path in paths:
-            self._note(path)
-        return self.tree.containing(needle, paths)
+            return self.needles[needle]
+        return tuple(sorted({*among}.intersection(self.needles[needle])))
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """Give a file's bytes; see `SourceTree.read`."""
-        self._note(path)
+        self.blob(path)
         return self.tree.read(path)
 
-    def _note(self, path: PurePosixPath) -> None:
+    def blob(self, path: PurePosixPath) -> str | None:
+        """Give what stands for a file's content."""
         if path not in self.blobs:
             self.blobs[path] = _blob(self.tree, path)
+        return self.blobs[path]
 
 
 @dataclass(slots=True)
@@ -88,10 +89,13 @@ class Store:
         with suppress(OSError):
             digest, _, data = path.read_bytes().partition(b"\n")
             if digest == _digest(data).encode():
-                # What is used stays longest.
-                os.utime(path)
                 return data
         return None
+
+    def keep(self, key: str) -> None:
+        """Note that an answer is of use still: what was not used for longest goes first."""
+        with suppress(OSError):
+            os.utime(self._path(key))
 
     def put(self, key: str, data: bytes) -> None:
         """Keep an answer."""
@@ -166,30 +170,31 @@ class Memory:
                 self._keep(base, traced, known)
             if whole:
                 self.store.put(whole, known)
+        elif whole:
+            self.store.keep(whole)
         return known
 
     def _asked_before(self, base: str, tree: SourceTree) -> bytes | None:
+        traced = Traced(tree, tree.package)
         for key in islice(self.store.below(base), _TRIED):
             asked = json.loads(self.store.get(key) or b'{"needles": [], "blobs": []}')
             with suppress(Refused):
-                traced = Traced(tree, tree.package)
-                for needle in asked["needles"]:
-                    traced.containing(os.fsencode(needle))
-                for path in asked["blobs"]:
-                    traced.blobs[PurePosixPath(path)] = _blob(tree, PurePosixPath(path))
-                known = self.store.get(_answers(base, traced))
+                needles = {
+                    needle: traced.containing(needle.encode()) for needle in asked["needles"]
+                }
+                blobs = {path: traced.blob(PurePosixPath(path)) for path in asked["blobs"]}
+                known = self.store.get(_answers(base, needles, blobs))
                 if known is not None:
+                    self.store.keep(key)
                     return known
         return None
 
     def _keep(self, base: str, traced: Traced, data: bytes) -> None:
-        self.store.put(_answers(base, traced), data)
-        asked: dict[str, Any] = {
-            "needles": [os.fsdecode(needle) for needle in sorted(traced.needles)],
-            "blobs": [str(path) for path in sorted(traced.blobs)],
-        }
-        text = json.dumps(asked).encode()
-        self.store.put(f"{base}/{_digest(text)}", text)
+        needles = {needle.decode(): paths for needle, paths in sorted(traced.needles.items())}
+        blobs = {str(path): blob for path, blob in sorted(traced.blobs.items())}
+        self.store.put(_answers(base, needles, blobs), data)
+        asked = json.dumps({"needles": list(needles), "blobs": list(blobs)}).encode()
+        self.store.put(f"{base}/{_digest(asked)}", asked)
 
 
 def user_folder() -> Path:
@@ -224,15 +229,11 @@ def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:
     return None if data is None else _digest(data)
 
 
-def _answers(base: str, traced: Traced) -> str:
-    answers = {
-        "needles": {
-            os.fsdecode(needle): [str(path) for path in paths]
-            for needle, paths in traced.needles.items()
-        },
-        "blobs": {str(path): blob for path, blob in traced.blobs.items()},
-    }
-    return _digest(f"{base}{json.dumps(answers, sort_keys=True)}".encode())
+def _answers(
+    base: str, needles: Mapping[str, Iterable[PurePosixPath]], blobs: Mapping[str, str | None]
+) -> str:
+    found = {needle: [str(path) for path in paths] for needle, paths in needles.items()}
+    return _digest(f"{base}{json.dumps([found, blobs])}".encode())
 
 
 def _digest(data: bytes) -> str:
