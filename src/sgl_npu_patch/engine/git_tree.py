@@ -51,6 +51,7 @@ class Repository:
     _objects: _Objects
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
     _needles: list[bytes] = field(default_factory=list)
+    _found: list[dict[str, tuple[str, ...]]] = field(default_factory=list)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
     _contents: dict[str, bytes] = field(default_factory=dict)
     _size: int = 0
@@ -76,6 +77,8 @@ class Repository:
         what = f"{self.path}: {revision!r}"
         if not revision or "\0" in revision or "\n" in revision:
             raise Refused(f"{what} cannot name a revision")
+        if _ID.fullmatch(revision) and self._is_commit(revision):
+            return revision
         done = _git(
             self.path,
             ["-c", "core.warnAmbiguousRefs=true", "rev-parse", "--verify", "--end-of-options"],
@@ -95,6 +98,12 @@ class Repository:
             )
         return found
 
+    def _is_commit(self, name: str) -> bool:
+        """Tell without a further process: a whole id is never taken for another name."""
+        with suppress(Refused):
+            return [kind for kind, _ in self._objects.get([name])] == ["commit"]
+        return False
+
     def open(self, revision: str) -> GitTree:
         """Find the package in a revision.
 
@@ -103,6 +112,8 @@ class Repository:
         """
         if len(self._folders) > _FOLDERS:
             self._folders.clear()
+            for found in self._found:
+                found.clear()
         commit = self.resolve(revision)
         ((kind, data),) = self._objects.get([commit])
         assert kind == "commit", kind
@@ -125,21 +136,6 @@ class Repository:
             self._read_folders([tree])
         return self._folders[tree]
 
-    def walk(self, tree: str, name: str) -> Iterator[tuple[str, Entry]]:
-        """List the Python files below a folder, level by level, links and submodules with them."""
-        level = [(name, tree)]
-        while level:
-            self._read_folders(folder for _, folder in level if folder not in self._folders)
-            inner: list[tuple[str, str]] = []
-            for above, folder in level:
-                for last, (mode, found) in self._folders[folder].items():
-                    path = last if above == "." else f"{above}/{last}"
-                    if mode == _FOLDER and not last.startswith(".") and last != "__pycache__":
-                        inner.append((path, found))
-                    elif mode == _SUBMODULE or (mode != _FOLDER and is_source(last)):
-                        yield path, (mode, found)
-            level = inner
-
     def content(self, blob: str) -> bytes:
         """Give the bytes of a blob."""
         if blob in self._contents:
@@ -152,22 +148,58 @@ class Repository:
         self._keep(blob, data)
         return data
 
-    def holding(self, needle: bytes, blobs: Sequence[str], tree: str) -> set[str]:
-        """Tell which of the blobs below a tree contain a needle."""
+    def holding(self, needle: bytes, tree: str, name: str) -> tuple[str, ...]:
+        """List the Python files below a folder that contain a needle, by their paths in it.
+
+        Raises:
+            Refused: a link or submodule stands in the place of a file that would be searched.
+        """
         if needle not in self._needles:
             self._needles.append(needle)
+            self._found.append({})
         place = self._needles.index(needle)
-        new = [b for b in dict.fromkeys(blobs) if self._judged.get(b, (0, 0))[0] <= place]
-        asked = [blob for blob in new if blob not in self._contents]
-        for blob in new:
-            if blob in self._contents:
-                self._judge(blob, self._contents[blob])
+        if tree not in self._found[place]:
+            self._search(place, tree, name)
+        return self._below(place, tree)
+
+    def _search(self, place: int, tree: str, name: str) -> None:
+        """Judge what is new below a folder, level by level."""
+        known = self._found[place]
+        blobs: dict[str, None] = {}
+        level = {tree: name}
+        while level:
+            self._read_folders(folder for folder in level if folder not in self._folders)
+            inner: dict[str, str] = {}
+            for folder, above in level.items():
+                for last, (mode, found) in self._folders[folder].items():
+                    if mode == _FOLDER:
+                        if found not in known and _is_searched(last):
+                            inner[found] = f"{above}/{last}"
+                    elif is_source(last) or (mode == _SUBMODULE and _is_searched(last)):
+                        _check(str(self.path), f"{above}/{last}", mode)
+                        if self._judged.get(found, (0, 0))[0] <= place:
+                            blobs[found] = None
+            level = inner
+        asked = [blob for blob in blobs if blob not in self._contents]
+        for blob in blobs.keys() - set(asked):
+            self._judge(blob, self._contents[blob])
         if asked:
             self._fetch_missing(asked, tree)
         for blob, (_, data) in zip(asked, self._objects.get(asked), strict=True):
             self._judge(blob, data)
             self._keep(blob, data)
-        return {blob for blob in blobs if self._judged[blob][1] >> place & 1}
+
+    def _below(self, place: int, tree: str) -> tuple[str, ...]:
+        known = self._found[place]
+        if tree not in known:
+            found: list[str] = []
+            for last, (mode, inner) in self._folders[tree].items():
+                if mode == _FOLDER and _is_searched(last):
+                    found += [f"{last}/{path}" for path in self._below(place, inner)]
+                elif is_source(last) and mode != _FOLDER and self._judged[inner][1] >> place & 1:
+                    found.append(last)
+            known[tree] = tuple(found)
+        return known[tree]
 
     def _judge(self, blob: str, data: bytes) -> None:
         known, found = self._judged.get(blob, (0, 0))
@@ -255,7 +287,6 @@ class GitTree:
     package: PurePosixPath
     label: str
     revision: str | None
-    _files: dict[str, Entry] | None = None
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """List other copies of the package; see `SourceTree.copies`."""
@@ -280,10 +311,8 @@ class GitTree:
         """Search the package's files; see `SourceTree.containing`."""
         if among is not None:
             return tuple(path for path in among if needle in (self.read(path) or b""))
-        files = self._sources()
-        blobs = [blob for _, blob in files.values()]
-        found = self.repository.holding(needle, blobs, self.package_id())
-        return tuple(PurePosixPath(name) for name in sorted(files) if files[name][1] in found)
+        found = self.repository.holding(needle, self.package_id(), self.package.as_posix())
+        return tuple(self.package / name for name in sorted(found))
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """Give a file's bytes; see `SourceTree.read`."""
@@ -324,25 +353,16 @@ class GitTree:
 
     def _find(self, path: PurePosixPath) -> Entry | None:
         mode, found = _FOLDER, self.root
-        walked = PurePosixPath()
-        for part in (*self.repository.prefix.parts, *path.parts):
-            _check(self.label, walked.as_posix(), mode)
+        parts = (*self.repository.prefix.parts, *path.parts)
+        for place, part in enumerate(parts):
             if mode != _FOLDER:
+                _check(self.label, "/".join(parts[:place]), mode)
                 return None
             entry = self.repository.folder(found).get(part)
             if entry is None:
                 return None
             mode, found = entry
-            walked /= part
         return mode, found
-
-    def _sources(self) -> dict[str, Entry]:
-        if self._files is None:
-            found = dict(self.repository.walk(self.package_id(), self.package.as_posix()))
-            for name, (mode, _) in found.items():
-                _check(self.label, name, mode)
-            self._files = found
-        return self._files
 
 
 class _Objects:
@@ -483,6 +503,10 @@ def _entries(data: bytes, size: int) -> Iterator[tuple[str, Entry]]:
         mode, _, name = data[start:end].partition(b" ")
         start = end + 1 + size
         yield os.fsdecode(name), (int(mode, 8), data[end + 1 : start].hex())
+
+
+def _is_searched(folder: str) -> bool:
+    return not folder.startswith(".") and folder != "__pycache__"
 
 
 def _check(label: str, name: str, mode: int) -> None:
