@@ -6,8 +6,11 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine import git_tree
@@ -357,6 +360,44 @@ def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPa
             make_plan(opened.open(revision), DETERMINISTIC)
     commits = output(root, "rev-list", "HEAD").split()
     assert {name for name, times in asked.items() if times > 1} == {commits[0]}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a repository in which files and folders change, move, go and come again."""
+    root = tmp_path_factory.mktemp("history")
+    build(root)
+    git(root, "init", "--quiet")
+    for number, words in enumerate(["ab", "cd", "ab bc", "", "cd de", "ab"]):
+        folder = root / f"python/sglang/{'ab'[number % 2]}/inner"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number // 2}.py").write_text(words)
+        (root / "python/sglang/same.py").write_text(words)
+        if number == 4:
+            git(root, "mv", "python/sglang/b", "python/sglang/moved")
+        commit(root, "--allow-empty")
+        git(root, "tag", f"v{number}")
+    return root
+
+
+QUESTIONS = st.tuples(st.integers(0, 5), st.sampled_from([b"ab", b"bc", b"cd", b"de", b"is_npu"]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(questions=st.lists(QUESTIONS, min_size=1, max_size=12), kept=st.sampled_from([0, 60, 1000]))
+def test_answers_do_not_depend_on_earlier_questions(
+    history: Path, questions: list[tuple[int, bytes]], kept: int
+) -> None:
+    with mock.patch.object(git_tree, "_KEPT", kept), open_repository(history) as opened:
+        trees = {number: opened.open(f"v{number}") for number, _ in questions}
+        for number, needle in questions:
+            with open_repository(history) as alone:
+                expected = [
+                    path
+                    for path in alone.open(f"v{number}").containing(b"")
+                    if needle in (alone.open(f"v{number}").read(path) or b"")
+                ]
+            assert list(trees[number].containing(needle)) == expected
 
 
 @pytest.mark.parametrize("name", ["bare", "worktree", "sub"])

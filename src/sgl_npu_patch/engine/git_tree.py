@@ -34,6 +34,7 @@ _FOLDERS = 5_000
 _PROTOCOLS = "file:git:http:https:ssh"
 _PARTIAL = r"^(extensions\.partialclone|remote\..*\.(promisor|url))$"
 
+_NOTHING: tuple[int, tuple[tuple[str, int], ...]] = (0, ())
 Entry = tuple[int, str]
 """Mode and object id, as a git tree has them."""
 
@@ -51,7 +52,7 @@ class Repository:
     _objects: _Objects
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
     _needles: list[bytes] = field(default_factory=list)
-    _found: list[dict[str, tuple[str, ...]]] = field(default_factory=list)
+    _found: dict[str, tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
     _contents: dict[str, bytes] = field(default_factory=dict)
     _size: int = 0
@@ -112,8 +113,7 @@ class Repository:
         """
         if len(self._folders) > _FOLDERS:
             self._folders.clear()
-            for found in self._found:
-                found.clear()
+            self._found.clear()
         commit = self.resolve(revision)
         ((kind, data),) = self._objects.get([commit])
         assert kind == "commit", kind
@@ -156,15 +156,16 @@ class Repository:
         """
         if needle not in self._needles:
             self._needles.append(needle)
-            self._found.append({})
         place = self._needles.index(needle)
-        if tree not in self._found[place]:
-            self._search(place, tree, name)
-        return self._below(place, tree)
+        count, files = self._found.get(tree, _NOTHING)
+        if count <= place:
+            self._search(tree, name)
+            files = self._below(tree)
+        return tuple(path for path, bits in files if bits >> place & 1)
 
-    def _search(self, place: int, tree: str, name: str) -> None:
-        """Judge what is new below a folder, level by level."""
-        known = self._found[place]
+    def _search(self, tree: str, name: str) -> None:
+        """Judge all below a folder that was not judged for every needle, level by level."""
+        count = len(self._needles)
         blobs: dict[str, None] = {}
         level = {tree: name}
         while level:
@@ -173,11 +174,11 @@ class Repository:
             for folder, above in level.items():
                 for last, (mode, found) in self._folders[folder].items():
                     if mode == _FOLDER:
-                        if found not in known and _is_searched(last):
+                        if _is_searched(last) and self._found.get(found, _NOTHING)[0] < count:
                             inner[found] = f"{above}/{last}"
                     elif is_source(last) or (mode == _SUBMODULE and _is_searched(last)):
                         _check(str(self.path), f"{above}/{last}", mode)
-                        if self._judged.get(found, (0, 0))[0] <= place:
+                        if self._judged.get(found, (0, 0))[0] < count:
                             blobs[found] = None
             level = inner
         asked = [blob for blob in blobs if blob not in self._contents]
@@ -189,17 +190,20 @@ class Repository:
             self._judge(blob, data)
             self._keep(blob, data)
 
-    def _below(self, place: int, tree: str) -> tuple[str, ...]:
-        known = self._found[place]
-        if tree not in known:
-            found: list[str] = []
-            for last, (mode, inner) in self._folders[tree].items():
-                if mode == _FOLDER and _is_searched(last):
-                    found += [f"{last}/{path}" for path in self._below(place, inner)]
-                elif is_source(last) and mode != _FOLDER and self._judged[inner][1] >> place & 1:
-                    found.append(last)
-            known[tree] = tuple(found)
-        return known[tree]
+    def _below(self, tree: str) -> tuple[tuple[str, int], ...]:
+        """List the files below a folder that contain any needle, with a bit for each needle."""
+        count, files = self._found.get(tree, _NOTHING)
+        if count == len(self._needles):
+            return files
+        found: list[tuple[str, int]] = []
+        for last, (mode, inner) in self._folders[tree].items():
+            if mode == _FOLDER:
+                if _is_searched(last):
+                    found += [(f"{last}/{path}", bits) for path, bits in self._below(inner)]
+            elif is_source(last) and self._judged[inner][1]:
+                found.append((last, self._judged[inner][1]))
+        self._found[tree] = (len(self._needles), tuple(found))
+        return self._found[tree][1]
 
     def _judge(self, blob: str, data: bytes) -> None:
         known, found = self._judged.get(blob, (0, 0))
