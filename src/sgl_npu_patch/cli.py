@@ -23,7 +23,7 @@ from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
-    from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
+    from sgl_npu_patch.engine.tree import SourceTree
     from sgl_npu_patch.verify.run import Verified
 
 WHEEL_SUFFIX = "npu.deterministic"
@@ -52,7 +52,8 @@ Tree = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="An SGLang checkout, its python/ folder, the sglang package, or site-packages.",
+        help="An SGLang checkout, its python/ folder, the sglang package, or site-packages; a "
+        "wheel, zip or source distribution; with --rev, a git repository, bare or not.",
         show_default=False,
     ),
 ]
@@ -61,7 +62,8 @@ TreeOrOut = Annotated[
     typer.Argument(
         metavar="PATH",
         help="An SGLang checkout, its python/ folder, the sglang package, or site-packages; with "
-        "--wheel, the folder or the new .whl file to write to.",
+        "--check, also what `status` takes; with --wheel, the folder or the new .whl file to write "
+        "to.",
         show_default=False,
     ),
 ]
@@ -72,6 +74,15 @@ Only = Annotated[
 Skip = Annotated[
     list[str] | None,
     typer.Option("--skip", metavar="SEAM", help="Leave this seam out; may be repeated."),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        "--rev",
+        metavar="REV",
+        help="Read this commit, tag or branch of the repository, without a checkout.",
+        show_default=False,
+    ),
 ]
 Output = Annotated[Format, typer.Option("--format", help="How to report.")]
 Strict = Annotated[
@@ -136,22 +147,27 @@ def apply(
             show_default=False,
         ),
     ] = None,
+    rev: Revision = None,
     output: Output = Format.text,
 ) -> None:
     """Patch a tree in place, or a wheel into a new one: all of the series, or nothing."""
     from sgl_npu_patch.engine.plan import prove
 
     if wheel is not None:
+        if rev is not None:
+            raise UsageError("--rev and --wheel exclude each other: a wheel has no revisions")
         _apply_to_wheel(wheel, path, only, skip, output, check=check, diff=diff, strict=strict)
         return
-    tree, plan = _plan(path, only, skip)
-    if plan.changes.changes and not check:
-        _write(tree, plan, allow_dirty)
-    else:
-        prove(plan, _series())
-    verb = "would change" if check else "changed"
-    with _reader_may_leave():
-        _report(tree, plan, output, verb, with_diff=diff)
+    if not check:
+        _check_writable(path, rev)
+    with _planned(path, rev, only, skip) as (tree, plan):
+        if plan.changes.changes and not check:
+            _write(tree, plan, allow_dirty)
+        else:
+            prove(plan, _series())
+        verb = "would change" if check else "changed"
+        with _reader_may_leave():
+            _report(tree, plan, output, verb, with_diff=diff)
     _leave(plan, strict=strict, pending=check)
 
 
@@ -195,23 +211,22 @@ def status(
     only: Only = None,
     skip: Skip = None,
     strict: Strict = False,
+    rev: Revision = None,
     output: Output = Format.text,
 ) -> None:
     """Show what each seam finds in a tree; write nothing."""
-    tree, plan = _plan(path, only, skip)
-    with _reader_may_leave():
+    with _planned(path, rev, only, skip) as (tree, plan), _reader_may_leave():
         _report(tree, plan, output, "would change", with_diff=False)
     _leave(plan, strict=strict, pending=False)
 
 
 @app.command()
-def diff(path: Tree, only: Only = None, skip: Skip = None) -> None:
+def diff(path: Tree, only: Only = None, skip: Skip = None, rev: Revision = None) -> None:
     """Print the change as a unified diff for `git apply` or `patch -p1`; write nothing."""
     from sgl_npu_patch.engine.plan import prove
 
-    tree, plan = _plan(path, only, skip)
-    prove(plan, _series())
-    with _reader_may_leave():
+    with _planned(path, rev, only, skip) as (tree, plan), _reader_may_leave():
+        prove(plan, _series())
         if plan.conflicts:
             _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
         _print_diff(tree, plan)
@@ -505,20 +520,48 @@ def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]
     return selected
 
 
-def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
+@contextmanager
+def _planned(
+    path: str, rev: str | None, only: list[str] | None, skip: list[str] | None
+) -> Iterator[tuple[SourceTree, Plan]]:
     from dataclasses import replace
 
+    from sgl_npu_patch.engine.open_tree import open_tree
     from sgl_npu_patch.engine.plan import make_plan
     from sgl_npu_patch.engine.record import record
-    from sgl_npu_patch.engine.tree import open_directory
+    from sgl_npu_patch.engine.tree import DirectoryTree
 
     selected = _selected(only, skip)
-    tree = open_directory(_path(path, "PATH"))
-    plan = make_plan(tree, _series(), selected)
-    recorded = record(tree, plan.changes)
-    for warning in (*_warn_of_copies(tree), *recorded.warnings):
-        _warn(warning)
-    return tree, replace(plan, changes=recorded.changes)
+    if rev == "":
+        raise UsageError("REV is empty; give a commit, tag or branch")
+    with open_tree(_path(path, "PATH"), rev) as tree:
+        plan = make_plan(tree, _series(), selected)
+        warnings = _warn_of_copies(tree)
+        if isinstance(tree, DirectoryTree):
+            recorded = record(tree, plan.changes)
+            plan = replace(plan, changes=recorded.changes)
+            warnings += recorded.warnings
+        for warning in warnings:
+            _warn(warning)
+        yield tree, plan
+
+
+def _check_writable(path: str, rev: str | None) -> None:
+    """Say what to do instead where nothing can be written in place."""
+    from sgl_npu_patch.engine.open_tree import is_archive
+
+    if rev is not None:
+        raise UsageError(
+            "apply writes to a checkout, not to a revision: check it out (`git worktree add`) and "
+            "apply there, or pass --check, or see `diff --rev`"
+        )
+    if is_archive(_path(path, "PATH")):
+        how = (
+            f"`apply --wheel {path} OUT` writes a patched copy"
+            if path.endswith(".whl")
+            else "unpack it and apply there"
+        )
+        raise UsageError(f"apply does not write into an archive: {how}; or pass --check")
 
 
 def _warn_of_copies(tree: SourceTree) -> list[str]:
@@ -534,11 +577,13 @@ def _warn(message: str) -> None:
         print(f"sgl-npu-patch: warning: {message}", file=sys.stderr, flush=True)
 
 
-def _write(tree: DirectoryTree, plan: Plan, allow_dirty: bool) -> None:
+def _write(tree: SourceTree, plan: Plan, allow_dirty: bool) -> None:
     from sgl_npu_patch.engine import git
     from sgl_npu_patch.engine.commit import commit
     from sgl_npu_patch.engine.plan import prove
+    from sgl_npu_patch.engine.tree import DirectoryTree
 
+    assert isinstance(tree, DirectoryTree)
     root = git.work_tree(tree.root)
     if root is not None and not allow_dirty:
         targets = [tree.root / change.path for change in plan.changes.changes]
@@ -574,7 +619,7 @@ def _report(
             content["diff"] = render_diff(plan.changes, _prefix(tree)).decode("utf-8", "replace")
         print(render_json(content), file=out)
         return
-    from sgl_npu_patch.engine.tree import package_version
+    from sgl_npu_patch.engine.tree import full_name, package_version
     from sgl_npu_patch.reports.text import print_plan
 
     version = package_version(tree) or "of unknown version"
@@ -585,7 +630,7 @@ def _report(
         said = f"{verb} {len(plan.changes.changed)} files, added {len(plan.changes.added)}"
     else:
         said = "nothing to change"
-    print_plan(plan, f"SGLang {version} in {tree.label}: {said}", out)
+    print_plan(plan, f"SGLang {version} in {full_name(tree)}: {said}", out)
     if with_diff:
         print(flush=True)
         _print_diff(tree, plan)
@@ -603,6 +648,11 @@ def _prefix(tree: SourceTree) -> PurePosixPath:
     from sgl_npu_patch.engine import git
     from sgl_npu_patch.engine.tree import DirectoryTree
 
+    if tree.revision is not None:
+        from sgl_npu_patch.engine.git_tree import GitTree
+
+        assert isinstance(tree, GitTree)
+        return tree.repository.prefix
     if not isinstance(tree, DirectoryTree):
         return PurePosixPath()
     root = git.work_tree(tree.root)

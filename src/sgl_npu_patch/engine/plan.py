@@ -11,7 +11,7 @@ from sgl_npu_patch.engine.errors import AnchorError, Located, Refused, Site, Usa
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
 from sgl_npu_patch.engine.refresh import refresh
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.tree import SourceTree, full_name
 from sgl_npu_patch.engine.view import View
 
 Status = Literal["applied", "already", "upstream", "not-needed", "withheld", "conflict"]
@@ -74,7 +74,7 @@ def require_deterministic(tree: SourceTree, overlay: Overlay) -> None:
     """
     if not overlay.mentioning("enable_deterministic_inference"):
         raise Refused(
-            f"{tree.label}: this SGLang has no deterministic inference: nothing in "
+            f"{full_name(tree)}: this SGLang has no deterministic inference: nothing in "
             f"{tree.package} mentions enable_deterministic_inference, which came with 0.5.3rc2; "
             "there is nothing to patch, take a newer SGLang"
         )

@@ -1,0 +1,240 @@
+"""Remember what was found out about trees, between runs and by content.
+
+An answer is kept under what it was made from: the questions that were asked of the tree and the
+answers that it gave, by blob id. A tree that gives the same answers gets the same result, whatever
+else differs in it; the tool itself is one of the things that the answer was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata, resources
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.git_tree import GitTree
+from sgl_npu_patch.engine.tree import SourceTree
+
+_LIMIT = 64 << 20
+_TRIED = 16
+"""How many sets of questions to put to a tree; those of neighbouring releases differ in a file."""
+_MADE_OF = ("codemods", "engine", "npu_ops", "templates")
+_UNFINISHED = 3600
+"""Seconds after which a file that was not finished belongs to a run that was killed."""
+
+
+@dataclass(slots=True)
+class Traced:
+    """Pass questions on to a tree and note them; what names the tree is hidden from the asker."""
+
+    tree: SourceTree
+    package: PurePosixPath
+    label: str = "this tree"
+    revision: str | None = None
+    needles: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
+    blobs: dict[PurePosixPath, str | None] = field(default_factory=dict)
+
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """List other copies of the package; see `SourceTree.copies`."""
+        return self.tree.copies()
+
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """Search the package's files; see `SourceTree.containing`."""
+        if needle not in self.needles:
+            # Not only among those: which files mention a name changes less often than the files.
+            self.needles[needle] = self.tree.containing(needle)
+        if among is None:
+            return self.needles[needle]
+        return tuple(sorted({*among}.intersection(self.needles[needle])))
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes; see `SourceTree.read`."""
+        self.blob(path)
+        return self.tree.read(path)
+
+    def blob(self, path: PurePosixPath) -> str | None:
+        """Give what stands for a file's content."""
+        if path not in self.blobs:
+            self.blobs[path] = _blob(self.tree, path)
+        return self.blobs[path]
+
+
+@dataclass(slots=True)
+class Store:
+    """Keep answers in files of a folder; any number of processes may use it at once.
+
+    A file is written aside and renamed, and carries its own digest: one that is cut short or
+    damaged counts as missing. Failures to write are no failures: the answer is only not kept.
+    """
+
+    folder: Path
+    limit: int = _LIMIT
+
+    def get(self, key: str) -> bytes | None:
+        """Give what is kept under a key, None if there is nothing."""
+        path = self._path(key)
+        with suppress(OSError):
+            digest, _, data = path.read_bytes().partition(b"\n")
+            if digest == _digest(data).encode():
+                return data
+        return None
+
+    def keep(self, key: str) -> None:
+        """Note that an answer is of use still: what was not used for longest goes first."""
+        with suppress(OSError):
+            os.utime(self._path(key))
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an answer."""
+        path = self._path(key)
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, scratch = tempfile.mkstemp(prefix=".", dir=path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(_digest(data).encode() + b"\n" + data)
+                Path(scratch).replace(path)
+            finally:
+                Path(scratch).unlink(missing_ok=True)
+
+    def below(self, key: str) -> Iterator[str]:
+        """Give the keys that begin with a key and a slash, the latest used first."""
+        found: list[tuple[float, str]] = []
+        with suppress(OSError), os.scandir(self._path(key)) as entries:
+            found = [(-entry.stat().st_mtime, entry.name) for entry in entries]
+        for _, name in sorted(found):
+            if not name.startswith("."):
+                yield f"{key}/{name}"
+
+    def trim(self) -> None:
+        """Remove what was not used for longest, if all together is too large."""
+        files: list[tuple[float, int, Path]] = []
+        for path in self.folder.rglob("*"):
+            with suppress(OSError):
+                status = path.stat()
+                if path.name.startswith(".") and status.st_mtime < time.time() - _UNFINISHED:
+                    path.unlink()
+                elif path.is_file():
+                    files.append((status.st_mtime, status.st_size, path))
+        size = sum(each for _, each, _ in files)
+        for _, each, path in sorted(files):
+            if size <= self.limit:
+                break
+            size -= each
+            path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Answer one question about trees from a store as far as it can.
+
+    ``question`` stands for all that the answer depends on beside the tree and this tool's own code,
+    such as the chosen seams.
+    """
+
+    store: Store
+    question: str
+
+    def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> bytes:
+        """Give what ``compute`` gives for the tree, from the store if it can be known from there.
+
+        Raises:
+            Refused: ``compute`` does, which is not remembered.
+        """
+        folders = [str(path) for path in (tree.package, *tree.copies())]
+        base = _digest(json.dumps([fingerprint(), self.question, folders]).encode())
+        # The package as a whole needs nothing of it to be read.
+        whole = _digest(f"{base}{tree.package_id()}".encode()) if isinstance(tree, GitTree) else ""
+        known = self.store.get(whole) if whole else None
+        if known is None:
+            known = self._asked_before(base, tree)
+            if known is None:
+                traced = Traced(tree, tree.package)
+                known = compute(traced)
+                self._keep(base, traced, known)
+            if whole:
+                self.store.put(whole, known)
+        elif whole:
+            self.store.keep(whole)
+        return known
+
+    def _asked_before(self, base: str, tree: SourceTree) -> bytes | None:
+        traced = Traced(tree, tree.package)
+        for key in islice(self.store.below(base), _TRIED):
+            asked = json.loads(self.store.get(key) or b'{"needles": [], "blobs": []}')
+            with suppress(Refused):
+                needles = {
+                    needle: traced.containing(needle.encode()) for needle in asked["needles"]
+                }
+                blobs = {path: traced.blob(PurePosixPath(path)) for path in asked["blobs"]}
+                known = self.store.get(_answers(base, needles, blobs))
+                if known is not None:
+                    self.store.keep(key)
+                    return known
+        return None
+
+    def _keep(self, base: str, traced: Traced, data: bytes) -> None:
+        needles = {needle.decode(): paths for needle, paths in sorted(traced.needles.items())}
+        blobs = {str(path): blob for path, blob in sorted(traced.blobs.items())}
+        self.store.put(_answers(base, needles, blobs), data)
+        asked = json.dumps({"needles": list(needles), "blobs": list(blobs)}).encode()
+        self.store.put(f"{base}/{_digest(asked)}", asked)
+
+
+def user_folder() -> Path:
+    """Give the folder for what this tool keeps between runs."""
+    chosen = os.environ.get("SGL_NPU_PATCH_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base, "sgl-npu-patch")
+
+
+@cache
+def fingerprint() -> str:
+    """Give a digest of all that a status depends on beside the tree."""
+    digest = hashlib.sha256()
+    parts = [f"{sys.version_info[:2]} libcst {metadata.version('libcst')}".encode()]
+    for name in _MADE_OF:
+        for file in _files(resources.files(f"sgl_npu_patch.{name}")):
+            parts += [f"{name}/{file.name}".encode(), file.read_bytes()]
+    for part in parts:
+        digest.update(b"%d:%b" % (len(part), part))
+    return digest.hexdigest()
+
+
+def _files(folder: Any) -> list[Any]:
+    found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl"))]
+    return sorted(found, key=lambda file: file.name)
+
+
+def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:
+    if isinstance(tree, GitTree):
+        return tree.blob(path)
+    data = tree.read(path)
+    return None if data is None else _digest(data)
+
+
+def _answers(
+    base: str, needles: Mapping[str, Iterable[PurePosixPath]], blobs: Mapping[str, str | None]
+) -> str:
+    found = {needle: [str(path) for path in paths] for needle, paths in needles.items()}
+    return _digest(f"{base}{json.dumps([found, blobs])}".encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
