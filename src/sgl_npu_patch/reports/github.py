@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl_npu_patch.reports.matrix import Document, headline, read_matrix, remarks
+from sgl_npu_patch.reports.matrix_document import Document, headline, read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
 
 
@@ -15,7 +15,7 @@ def render(document: Document) -> str:
     matrix = read_matrix(document)
     commands = [
         _command("error", "new since the baseline", f"{change}\n{change.commit}".rstrip())
-        for change in matrix.changes or ()
+        for change in matrix.changes
     ]
     for remark in remarks(matrix):
         if remark.serious:
@@ -24,7 +24,7 @@ def render(document: Document) -> str:
                 place["file"] = remark.site.path.as_posix()
                 if remark.site.line:
                     place["line"] = str(remark.site.line)
-            told = [f"in {visible(name)}" for name in remark.names] + list(remark.lines)
+            told = [f"in {name}" for name in remark.names] + list(remark.lines)
             level = "notice" if remark.known else "error"
             commands.append(_command(level, remark.title, "\n".join(told), **place))
     return "\n".join([*commands, _command("notice", "sgl-npu-patch", headline(matrix))]) + "\n"
@@ -41,4 +41,4 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _data(visible(text)).replace(":", "%3A").replace(",", "%2C")

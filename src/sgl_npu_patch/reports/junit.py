@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch.engine.plan import Outcome
 from sgl_npu_patch.reports.checks import by_seam, failure_lines
-from sgl_npu_patch.reports.matrix import Document, Matrix, Tree, read_matrix, said
+from sgl_npu_patch.reports.matrix_document import Document, Matrix, Tree, read_matrix, said
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.text import evidence_lines
 from sgl_npu_patch.verify.results import Result
@@ -75,7 +75,7 @@ def _seam(matrix: Matrix, tree: Tree, outcome: Outcome) -> TestCase:
     from junitparser import Failure, Skipped
 
     told = ": ".join(part for part in (said(outcome), outcome.reason) if part)
-    news = [str(c) for c in matrix.changes or () if (c.name, c.seam) == (tree.name, outcome.seam)]
+    news = [str(c) for c in matrix.changes if (c.name, c.seam) == (tree.name, outcome.seam)]
     if news or (outcome.status == "conflict" and not matrix.known(tree.name, outcome.seam)):
         end = Failure(_plain("; ".join([told, *news])), outcome.status)
         if outcome.evidence is not None:

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from sgl_npu_patch.reports.matrix import (
+from sgl_npu_patch.reports.matrix_document import (
     Document,
     Matrix,
     Tree,
     checks_said,
     headline,
-    named,
     read_matrix,
     remarks,
     said,
@@ -31,18 +30,29 @@ def render(document: Document) -> str:
     lines += _table(matrix)
     for remark in remarks(matrix):
         known = " (in the baseline)" if remark.known else ""
-        names = escape(named([visible(name) for name in remark.names]))
+        names = escape(", ".join(remark.names))
         title = f"{escape(visible(remark.title))} on <code>{names}</code>{known}"
-        lines += ["", f"<details><summary>{title}</summary>", ""]
-        lines += [_block("\n".join([*remark.names[8:], *remark.lines])), "", "</details>"]
+        lines += _folded(title, "\n".join(remark.lines), "text")
     return "\n".join(lines) + "\n"
 
 
+def _folded(title: str, text: str, language: str) -> list[str]:
+    """Give a block behind a line that opens it; the title is HTML."""
+    shown = visible(text, "\n\t")
+    fence = "`" * max(3, _longest_run(shown) + 1)
+    block = [f"{fence}{language}", shown.rstrip("\n"), fence]
+    return ["", f"<details><summary>{title}</summary>", "", *block, "", "</details>"]
+
+
 def _news(matrix: Matrix) -> Iterator[str]:
-    for change in matrix.changes or ():
+    for change in matrix.changes:
         yield f"- new: {_code(str(change))}"
         if change.commit:
             yield f"  - since {_code(change.commit)}"
+    for change in matrix.changes:
+        if change.diff:
+            title = f"what that commit did to <code>{escape(visible(str(change)))}</code>"
+            yield from _folded(title, change.diff, "diff")
     if matrix.changes:
         yield ""
 
@@ -80,12 +90,6 @@ def _code(text: str) -> str:
     # One space on each side is taken off again, so that a backtick may stand first or last.
     pad = " " if shown[:1] in ("", "`", " ") or shown[-1:] in ("`", " ") else ""
     return f"{fence}{pad}{shown}{pad}{fence}"
-
-
-def _block(text: str) -> str:
-    shown = visible(text, "\n\t")
-    fence = "`" * max(3, _longest_run(shown) + 1)
-    return f"{fence}text\n{shown}\n{fence}"
 
 
 def _longest_run(text: str) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from io import StringIO
 
-from sgl_npu_patch.reports.matrix import (
+from sgl_npu_patch.reports.matrix_document import (
     Document,
     Matrix,
     Tree,
@@ -43,7 +44,12 @@ def render(document: Document, *, width: int = UNFOLDED, colour: bool = False) -
         _print_tables(matrix, console)
         for line in _remark_lines(matrix):
             console.print(Text(visible(line)), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in printed.get().splitlines()) + "\n"
+    return "\n".join(_inert(line.rstrip()) for line in printed.get().split("\n"))
+
+
+def _inert(line: str) -> str:
+    """Keep a line of foreign text from being a command to the server whose log it is in."""
+    return re.sub(r"^(\s*):(?=:)", r"\1\\x3a", line).replace("##[", r"#\x23[")
 
 
 def _print_tables(matrix: Matrix, console: object) -> None:
@@ -52,17 +58,16 @@ def _print_tables(matrix: Matrix, console: object) -> None:
     from rich.text import Text
 
     assert isinstance(console, Console)
-    names = [visible(tree.name) for tree in matrix.trees]
-    left = max(map(len, [*names, "tree"]))
+    left = max(len(name) for name in ("tree", *(tree.name for tree in matrix.trees)))
     marked = False
     for part in _parts(matrix, console.width - left):
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
         for title in ("tree", *map(_heading, part)):
             table.add_column(title, overflow="fold", vertical="bottom", no_wrap=True)
-        for name, tree in zip(names, matrix.trees, strict=True):
+        for tree in matrix.trees:
             cells = [Text(_word(tree, column), style=_style(tree, column)) for column in part]
             marked = marked or any(cell.plain.endswith(_MARK) for cell in cells)
-            table.add_row(Text(name), *cells)
+            table.add_row(Text(tree.name), *cells)
         console.print()
         console.print(table)
     if marked:
@@ -107,16 +112,16 @@ def _style(tree: Tree, column: str) -> str:
 
 
 def _remark_lines(matrix: Matrix) -> Iterator[str]:
-    for change in matrix.changes or ():
+    for change in matrix.changes:
         yield ""
         yield from paragraph(f"new: {change}", "", "  ")
         if change.commit:
             yield from paragraph(change.commit, "  commit   ", " " * 11)
+        yield from (f"  {line}" for line in change.diff.splitlines())
     for remark in remarks(matrix):
         yield ""
         known = " (in the baseline)" if remark.known else ""
-        names = named([visible(name) for name in remark.names])
-        yield from paragraph(f"{remark.title} on {names}{known}", "", "  ")
+        yield from paragraph(f"{remark.title} on {named(remark.names)}{known}", "", "  ")
         for line in remark.lines:
             # Evidence is laid out already.
             yield from [line] if line.startswith(" ") else paragraph(line, "  ", "  ")

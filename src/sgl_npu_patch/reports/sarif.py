@@ -11,7 +11,7 @@ from urllib.parse import quote
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.reports.checks import failure_lines
-from sgl_npu_patch.reports.matrix import Document, read_matrix, remarks
+from sgl_npu_patch.reports.matrix_document import Document, read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.verify.results import Result, Verdict
 
@@ -62,7 +62,7 @@ def render(document: Document) -> str:
                 message=_message("\n".join([f"{each.title} on", *each.names, *each.lines])),
                 locations=[_location(each.site, PurePosixPath())] if each.site else None,
                 partial_fingerprints={"trouble/v1": _fingerprint(each.title, *each.lines)},
-                properties={"trees": list(map(visible, each.names))},
+                properties={"trees": list(each.names)},
             )
             for each in troubles
         ),

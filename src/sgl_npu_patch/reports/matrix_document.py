@@ -6,13 +6,14 @@ The reports are made from the document, not from the run: what one of them says,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.plan import Evidence, Outcome
 from sgl_npu_patch.reports.checks import failure_lines
+from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.text import evidence_lines
 from sgl_npu_patch.verify.results import Result
 
@@ -24,7 +25,7 @@ class Tree:
     """Hold what was found on one tree.
 
     Attributes:
-        name: the tree as the user asked for it.
+        name: the tree as the user asked for it, on one line.
         error: why it could not be judged; there are no outcomes then.
         results: of the checks, where they were asked for.
         diff: what `apply` would change.
@@ -54,6 +55,7 @@ class Change:
 
     Attributes:
         commit: the upstream commit that brought it, as id, date and subject; empty if unknown.
+        diff: what that commit did to the symbols that the seam reads.
     """
 
     name: str
@@ -61,9 +63,11 @@ class Change:
     before: str
     after: str
     commit: str
+    diff: str
 
     def __str__(self) -> str:
-        return f"{self.seam or 'tree'} on {self.name}: {self.before} before, {self.after} now"
+        before, after = self.before or "missing", self.after or "missing"
+        return f"{self.seam or 'tree'} on {self.name}: {before} before, {after} now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Remark:
     site: Site | None
     serious: bool
     known: bool
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,14 @@ class Matrix:
     """Hold a whole run.
 
     Attributes:
-        changes: what differs from the baseline; None where there is no baseline.
+        baseline: the file that the run was compared with; empty if there was none.
+        changes: what differs from it.
     """
 
     version: str
     trees: tuple[Tree, ...]
-    changes: tuple[Change, ...] | None
+    baseline: str
+    changes: tuple[Change, ...]
 
     @property
     def seams(self) -> tuple[str, ...]:
@@ -108,18 +114,17 @@ class Matrix:
 
     def known(self, name: str, seam: str = "") -> bool:
         """Tell whether the baseline has what was found; of the whole tree if no seam is given."""
-        if self.changes is None:
-            return False
-        return not any(c.name == name and (not seam or c.seam == seam) for c in self.changes)
+        return bool(self.baseline) and not any(c.name == name and (not seam or c.seam == seam) for c in self.changes
+        )
 
 
 def read_matrix(document: Document) -> Matrix:
     """Read the whole document."""
-    changes = document.get("changes")
     return Matrix(
         document["tool"]["version"],
         tuple(_tree(each) for each in document["results"]),
-        None if changes is None else tuple(_change(each) for each in changes),
+        document.get("baseline") or "",
+        tuple(_change(each) for each in document.get("changes", ())),
     )
 
 
@@ -151,7 +156,7 @@ def headline(matrix: Matrix) -> str:
     told += [f"{count} {what}" for what, count in counts.items() if count]
     if len(told) == 1:
         told.append("no conflict")
-    if matrix.changes is not None:
+    if matrix.baseline or matrix.changes:
         told.append(f"{len(matrix.changes) or 'nothing'} new since the baseline")
     return ", ".join(told)
 
@@ -163,36 +168,53 @@ def named(names: Sequence[str], limit: int = 8) -> str:
 
 
 def remarks(matrix: Matrix) -> list[Remark]:
-    """List what deserves a sentence, the serious first, the same on several trees once."""
-    trees: dict[tuple[Any, ...], list[str]] = {}
+    """List what deserves a sentence, the serious first, the same on several trees once.
+
+    Conflicts that differ only in where they are count as the same, and are shown as in the first
+    of their trees.
+    """
+    first: dict[object, Remark] = {}
+    names: dict[object, list[str]] = {}
     for tree in matrix.trees:
-        for title, seam, lines, site, serious, known in _remarks(matrix, tree):
-            trees.setdefault((title, seam, tuple(lines), site, serious, known), []).append(
-                tree.name
-            )
-    found = [Remark(*key, tuple(names)) for key, names in trees.items()]
+        for remark, same in _remarks(matrix, tree):
+            key = (remark.title, remark.known, same)
+            first.setdefault(key, remark)
+            names.setdefault(key, []).append(tree.name)
+    found = [
+        replace(remark, names=tuple(names[key]))
+        for key, remark in first.items()
+        # What nobody has to act on is no news where the baseline has it.
+        if remark.serious or not remark.known
+    ]
     return sorted(found, key=lambda remark: (not remark.serious, remark.known))
 
 
-def _remarks(matrix: Matrix, tree: Tree) -> Iterator[tuple[Any, ...]]:
+def _remarks(matrix: Matrix, tree: Tree) -> Iterator[tuple[Remark, object]]:
+    """Give what there is to remark, and what makes two of one title the same."""
     if tree.error:
-        yield "not judged", "", [tree.error], None, True, matrix.known(tree.name)
+        known = matrix.known(tree.name)
+        yield Remark("not judged", "", (tree.error,), None, True, known), tree.error
     for outcome in tree.outcomes:
         seam, known = outcome.seam, matrix.known(tree.name, outcome.seam)
-        site = outcome.sites[0] if outcome.sites else None
+        site = next(iter(outcome.sites), None)
         if outcome.evidence is not None:
+            lines = tuple(evidence_lines(seam, outcome.evidence)[1:])
             place = next(iter(outcome.evidence.where), site)
-            lines = evidence_lines(seam, outcome.evidence)[1:]
-            yield f"conflict in {seam}", seam, lines, place, True, known
+            same = replace(outcome.evidence, where=())
+            yield Remark(f"conflict in {seam}", seam, lines, place, True, known), same
         elif outcome.status == "conflict":
-            yield f"conflict in {seam}", seam, [outcome.reason], site, True, known
+            told = outcome.reason
+            yield Remark(f"conflict in {seam}", seam, (told,), site, True, known), told
         elif outcome.status == "withheld":
-            yield f"withheld: {seam}", seam, [outcome.reason], None, False, known
+            told = outcome.reason
+            yield Remark(f"withheld: {seam}", seam, (told,), None, False, known), told
         elif outcome.gaps:
-            yield f"gaps of {seam}", seam, [", ".join(outcome.gaps)], None, False, known
+            told = ", ".join(outcome.gaps)
+            yield Remark(f"gaps of {seam}", seam, (told,), None, False, known), told
     for result in tree.failures:
-        lines = failure_lines(result)[1:]
-        yield f"failed check {result.id}", result.seam, lines, result.site, True, False
+        lines = tuple(failure_lines(result)[1:])
+        title = f"failed check {result.id}"
+        yield Remark(title, result.seam, lines, result.site, True, False), lines
 
 
 def _trees(count: int) -> str:
@@ -202,7 +224,7 @@ def _trees(count: int) -> str:
 def _tree(document: Document) -> Tree:
     tree = document.get("tree") or {}
     return Tree(
-        name=document["name"],
+        name=visible(document["name"]),
         version=tree.get("version") or "",
         revision=tree.get("revision") or "",
         error=(document.get("error") or {}).get("message", ""),
@@ -241,12 +263,12 @@ def _site(document: Document) -> Site:
 
 
 def _change(document: Document) -> Change:
-    commit = document.get("commit") or {}
-    told = [str(commit[key]) for key in ("commit", "date", "subject") if commit.get(key)]
+    told = [str(document[key]) for key in ("commit", "date", "subject") if document.get(key)]
     return Change(
-        document["name"],
+        visible(document["name"]),
         document["seam"],
-        document["before"],
-        document["after"],
+        document["before"] or "",
+        document["after"] or "",
         " ".join(told),
+        document.get("diff") or "",
     )
