@@ -125,12 +125,20 @@ def with_baseline() -> dict[str, Any]:
         "subject": "Move the dispatch elsewhere",
         "diff": "-def get_dispatch_device_backend():\n+def elsewhere():\n",
     }
-    return {**sample(), "baseline": "statuses.json", "changes": [change]}
+    failed = {
+        "name": "v0.5.12",
+        "seam": "check sampler.draws",
+        "before": "missing",
+        "after": "fail",
+    }
+    changes = [{"revision": None, **each} for each in (change, failed)]
+    return {**sample(), "baseline": "statuses.json", "changes": changes}
 
 
 HOSTILE = (
     "<script>hacked=1</script><img src=x onerror=hacked=1>]]>\"'&amp;%0A`|\\|``` @all #1 "
-    "\r\n::error title=x::forged\n##[add-mask]x\n\n</details></code>\x1b[31m\x00\x07\x9b\u202e\udcff\ufffe "
+    "\r\n::error title=x::forged\n##[add-mask]x\n\n</details></code>"
+    "\x1b[31m\x00\x07\x9b\u202e\udcff\ufffe "
     "{{ 7 * 7 }} {% x %} [link](javascript:hacked=1) https://x.invalid ${x} =cmd()"
 )
 
@@ -153,8 +161,10 @@ def hostile() -> dict[str, Any]:
                 places = {"where": outcome["sites"]}
                 outcome["evidence"] = dict.fromkeys(outcome["evidence"], HOSTILE) | places
         for check in result.get("checks", ()):
-            check |= dict.fromkeys(("message", "meaning", "expected", "found", "code"), HOSTILE)
-            check |= {"action": HOSTILE, "site": {"path": HOSTILE, "line": 3, "symbol": HOSTILE}}
-    (change,) = document["changes"]
-    change |= {"name": document["results"][4]["name"], "subject": HOSTILE, "diff": HOSTILE}
+            texts = ("message", "meaning", "expected", "found", "code", "action")
+            check.update(dict.fromkeys(texts, HOSTILE))
+            check["site"] = {"path": HOSTILE, "line": 3, "symbol": HOSTILE}
+    moved, failed = document["changes"]
+    moved |= {"name": document["results"][4]["name"], "subject": HOSTILE, "diff": HOSTILE}
+    failed["name"] = document["results"][0]["name"]
     return document

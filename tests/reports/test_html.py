@@ -142,14 +142,14 @@ def test_the_policy_stops_what_escaping_might_miss(chromium: Browser, tmp_path: 
     page.write_text(html.render(sample()).replace("</main>", f"{added}</main>"), encoding="utf-8")
     chromium.open(page)
     assert chromium.value("typeof hacked") == "undefined"
-    assert chromium.value("getComputedStyle(document.getElementById('p')).color") != "rgb(255, 0, 0)"
+    assert (
+        chromium.value("getComputedStyle(document.getElementById('p')).color") != "rgb(255, 0, 0)"
+    )
     assert [p for m, p in chromium.events if m == "Log.entryAdded"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_in_light_and_dark(
-    chromium: Browser, tmp_path: Path, scheme: str
-) -> None:
+def test_text_stands_out_in_light_and_dark(chromium: Browser, tmp_path: Path, scheme: str) -> None:
     show(chromium, tmp_path, sample())
     media = [{"name": "prefers-color-scheme", "value": scheme}]
     chromium.call("Emulation.setEmulatedMedia", features=media)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,6 +24,9 @@ RENDERERS: dict[str, Callable[[Document], str]] = {
     module.__name__.rpartition(".")[2]: module.render
     for module in (github, html, junit, markdown, matrix_text, sarif)
 }
+
+
+_ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
 def expected(document: Document) -> Verdicts:
@@ -47,10 +51,17 @@ def troubles(document: Document) -> set[tuple[str, str]]:
     return found
 
 
-def of_text(document: Document, **how: Any) -> Verdicts:
+class Terminal(StringIO):
+    """Take part as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def of_text(document: Document, stream: StringIO | None = None) -> Verdicts:
     """Read the tables; where they are printed in parts, their headings stand over each part."""
     found: Verdicts = {}
-    printed = matrix_text.render(document, **how)
+    printed = _ANSI.sub("", matrix_text.render(document, stream))
     for block in printed.split("\n\n")[1:]:
         lines = block.split("\n")
         heads = [i for i, line in enumerate(lines) if line.startswith("tree ")]
@@ -217,10 +228,12 @@ def test_troubles_agree(
     assert read(document) == troubles(document)
 
 
-def test_a_narrow_terminal_gets_the_table_in_parts() -> None:
-    assert of_text(sample(), width=50) == expected(sample())
-    table = matrix_text.render(sample(), width=50).split("\n* outdated")[0]
-    assert max(map(len, table.split("\n")[1:])) <= 50
+def test_a_narrow_terminal_gets_the_table_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("TERM", "xterm")
+    printed = _ANSI.sub("", matrix_text.render(sample(), Terminal()))
+    assert max(map(len, printed.split("\n* outdated")[0].split("\n")[1:])) <= 50
+    assert of_text(sample(), Terminal()) == expected(sample())
 
 
 def test_the_table_of_all_releases_fits_on_a_screen() -> None:
@@ -232,11 +245,15 @@ def test_the_table_of_all_releases_fits_on_a_screen() -> None:
     assert max(map(len, table)) <= 120
 
 
-def test_text_has_colour_only_where_asked() -> None:
-    assert "\x1b" not in matrix_text.render(sample())
-    coloured = matrix_text.render(sample(), colour=True)
-    assert re.sub(r"\x1b\[[\d;]*m", "", coloured).split() == matrix_text.render(sample()).split()
+def test_text_has_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = matrix_text.render(sample(), Terminal())
     assert "\x1b[" in coloured
+    plain = matrix_text.render(sample())
+    assert "\x1b" not in plain
+    assert _ANSI.sub("", coloured).split() == plain.split()
 
 
 @pytest.mark.parametrize("render", [*RENDERERS.values()], ids=[*RENDERERS])
@@ -252,7 +269,9 @@ def test_hostile_text_is_no_markup_on_the_page() -> None:
     assert page.tags == clean.tags
     assert page.attributes == clean.attributes
     assert "script" not in page.tags
-    assert not [name for name in page.attributes if name.startswith("on") or name in ("src", "href")]
+    assert not [
+        name for name in page.attributes if name.startswith("on") or name in ("src", "href")
+    ]
     assert "{{ 7 * 7 }}" in html.render(hostile())
 
 
@@ -300,6 +319,7 @@ def test_what_the_baseline_has_is_no_error() -> None:
     errors = [properties["title"] for level, properties, _ in levels if level == "error"]
     assert errors == [
         "new since the baseline",
+        "new since the baseline",
         "failed check sampler.draws",
         "conflict in device_dispatch",
     ]
@@ -312,7 +332,13 @@ def test_what_the_baseline_has_is_no_error() -> None:
     }
     assert failed == {("v0.5.12", "sampler.draws"), ("release/fork", "device_dispatch")}
     (run,) = json.loads(sarif.render(with_baseline()))["runs"]
-    assert [result["level"] for result in run["results"]] == ["error", "error", "note", "note", "note"]
+    assert [result["level"] for result in run["results"]] == [
+        "error",
+        "error",
+        "note",
+        "note",
+        "note",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -324,6 +350,21 @@ def test_news_name_the_upstream_commit(render: Callable[[Document], str]) -> Non
     # A narrow report folds it.
     assert "Move the dispatch elsewhere" in " ".join(rendered.split())
     assert "0123456789ab" not in render(sample())
+
+
+def test_every_change_fails_a_test_case_and_is_an_error() -> None:
+    """So that a server shows why the run has failed."""
+    document = with_baseline()
+    for name, key in (("v0.5.13", ""), ("v0.5.9", "check sampler.gone"), ("v0.5.9", "sampler")):
+        document["changes"].append({"name": name, "seam": key, "before": "missing", "after": "x"})
+    root = ElementTree.fromstring(junit.render(document))  # noqa: S314  # our own output
+    told = [failure.attrib["message"] for failure in root.iter("failure")]
+    levels = [_command(line) for line in github.render(document).splitlines()]
+    errors = [message for level, _, message in levels if level == "error"]
+    for change in document["changes"]:
+        said = f"{change['seam'] or 'tree'} on {change['name']}: {change['before']} before"
+        assert len([message for message in told if said in message]) == 1
+        assert len([message for message in errors if said in message]) == 1
 
 
 def test_no_tree_at_all_can_be_reported() -> None:

@@ -117,12 +117,12 @@ def _cells(
         failed = any(result.verdict == "fail" for result in results)
         status = outcome.status if outcome is not None else "already"
         sites = outcome.sites if outcome is not None else ()
-        changed = [c for c in matrix.changes if (c.name, c.seam) == (tree.name, seam)]
+        changed = [c for c in matrix.changes if (c.name, c.key) == (tree.name, seam)]
         yield _Cell(
             id=f"{row}c{number}",
             kind="failed" if failed else status,
             said=said(outcome) if outcome is not None else "checks",
-            changed="; ".join(f"{c.before or 'missing'} before {c.commit}".rstrip() for c in changed),
+            changed="; ".join(f"{c.before} before {c.commit}".rstrip() for c in changed),
             outcome=outcome,
             results=results,
             diff=seam_diff(tree.diff, sites),

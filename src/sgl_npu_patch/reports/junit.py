@@ -60,44 +60,51 @@ def _suite(name: str, cases: Sequence[TestCase]) -> TestSuite:
 
 
 def _tree(matrix: Matrix, tree: Tree) -> TestSuite:
-    from junitparser import Error, Skipped
+    from junitparser import Error, Failure, Skipped
 
+    news = {change.key: str(change) for change in matrix.changes if change.name == tree.name}
     cases = []
     if tree.error:
         end = Skipped if matrix.known(tree.name) else Error
-        cases.append(_case("tree", tree.name, end(_plain(tree.error), "not judged")))
-    cases += [_seam(matrix, tree, outcome) for outcome in tree.outcomes]
-    cases += [_check(result, tree.name) for result in tree.results]
+        told = "; ".join([tree.error, *filter(None, [news.pop("", "")])])
+        cases.append(_case("tree", tree.name, end(_plain(told), "not judged")))
+    for outcome in tree.outcomes:
+        known = matrix.known(tree.name, outcome.seam)
+        cases.append(_seam(tree, outcome, known, news.pop(outcome.seam, "")))
+    for result in tree.results:
+        known = matrix.known(tree.name, f"check {result.id}")
+        cases.append(_check(result, tree.name, known, news.pop(f"check {result.id}", "")))
+    for key, told in news.items():
+        cases.append(_case(key or "tree", tree.name, Failure(_plain(told), "new")))
     return _suite(tree.name, cases)
 
 
-def _seam(matrix: Matrix, tree: Tree, outcome: Outcome) -> TestCase:
+def _seam(tree: Tree, outcome: Outcome, known: bool, news: str) -> TestCase:
     from junitparser import Failure, Skipped
 
     told = ": ".join(part for part in (said(outcome), outcome.reason) if part)
-    news = [str(c) for c in matrix.changes if (c.name, c.seam) == (tree.name, outcome.seam)]
-    if news or (outcome.status == "conflict" and not matrix.known(tree.name, outcome.seam)):
-        end = Failure(_plain("; ".join([told, *news])), outcome.status)
+    end: Any = None
+    if news or (outcome.status == "conflict" and not known):
+        end = Failure(_plain(f"{told}; {news}" if news else told), outcome.status)
         if outcome.evidence is not None:
             end.text = _plain("\n".join(evidence_lines(outcome.seam, outcome.evidence)))
     elif outcome.status in ("conflict", "withheld", "not-needed"):
         end = Skipped(_plain(told), outcome.status)
-    else:
-        end = None
-    case = _case(outcome.seam, tree.name, end)
+    case: Any = _case(outcome.seam, tree.name, end)
     case.system_out = _plain("\n".join([told, *outcome.gaps, *map(str, outcome.sites)]))
     return case
 
 
-def _check(result: Result, classname: str) -> TestCase:
+def _check(result: Result, classname: str, known: bool = False, news: str = "") -> TestCase:
     from junitparser import Failure, Skipped
 
-    if result.verdict == "fail":
-        failure = Failure(_plain(result.message), result.kind)
+    if news or (result.verdict == "fail" and not known):
+        told = f"{result.message}; {news}" if news else result.message
+        failure = Failure(_plain(told), result.kind)
         failure.text = _plain("\n".join(failure_lines(result)))
         return _case(result.id, classname, failure)
-    if result.verdict == "not-applicable":
-        return _case(result.id, classname, Skipped(_plain(result.message)))
+    if result.verdict != "pass":
+        return _case(result.id, classname, Skipped(_plain(result.message), result.verdict))
     return _case(result.id, classname, None)
 
 

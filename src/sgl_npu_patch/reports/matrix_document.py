@@ -54,20 +54,20 @@ class Change:
     """Tell of a status that differs from the baseline's.
 
     Attributes:
+        key: a seam, ``check`` and the name of one, or empty where it is about the tree itself.
         commit: the upstream commit that brought it, as id, date and subject; empty if unknown.
         diff: what that commit did to the symbols that the seam reads.
     """
 
     name: str
-    seam: str
+    key: str
     before: str
     after: str
     commit: str
     diff: str
 
     def __str__(self) -> str:
-        before, after = self.before or "missing", self.after or "missing"
-        return f"{self.seam or 'tree'} on {self.name}: {before} before, {after} now"
+        return f"{self.key or 'tree'} on {self.name}: {self.before} before, {self.after} now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,10 @@ class Matrix:
         """Tell whether checks were asked for."""
         return any(tree.results for tree in self.trees)
 
-    def known(self, name: str, seam: str = "") -> bool:
-        """Tell whether the baseline has what was found; of the whole tree if no seam is given."""
-        return bool(self.baseline) and not any(c.name == name and (not seam or c.seam == seam) for c in self.changes
+    def known(self, name: str, key: str = "") -> bool:
+        """Tell whether the baseline has what was found of a tree, as `Change.key` names it."""
+        return bool(self.baseline) and not any(
+            change.name == name and change.key in ("", key) for change in self.changes
         )
 
 
@@ -214,7 +215,8 @@ def _remarks(matrix: Matrix, tree: Tree) -> Iterator[tuple[Remark, object]]:
     for result in tree.failures:
         lines = tuple(failure_lines(result)[1:])
         title = f"failed check {result.id}"
-        yield Remark(title, result.seam, lines, result.site, True, False), lines
+        known = matrix.known(tree.name, f"check {result.id}")
+        yield Remark(title, result.seam, lines, result.site, True, known), lines
 
 
 def _trees(count: int) -> str:
@@ -267,8 +269,8 @@ def _change(document: Document) -> Change:
     return Change(
         visible(document["name"]),
         document["seam"],
-        document["before"] or "",
-        document["after"] or "",
+        document["before"],
+        document["after"],
         " ".join(told),
         document.get("diff") or "",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from io import StringIO
+from typing import IO, TYPE_CHECKING
 
 from sgl_npu_patch.reports.matrix_document import (
     Document,
@@ -17,7 +18,10 @@ from sgl_npu_patch.reports.matrix_document import (
     remarks,
 )
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.reports.text import STYLES, UNFOLDED, paragraph
+from sgl_npu_patch.reports.text import STYLES, console_for, paragraph
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _GAP = 2
 _MARK = "*"
@@ -26,19 +30,17 @@ _FOLDED = 10
 """Columns of a heading that stays on one line: the longest status has as many."""
 
 
-def render(document: Document, *, width: int = UNFOLDED, colour: bool = False) -> str:
+def render(document: Document, stream: IO[str] | None = None) -> str:
     """Give the table, then what deserves a sentence, each remark once for all its trees.
 
     Args:
-        width: columns there are; a wider table is printed in parts.
+        stream: where it will be printed. On a terminal there is colour, and a table that is wider
+            is printed in parts.
     """
-    from rich.console import Console
     from rich.text import Text
 
     matrix = read_matrix(document)
-    console = Console(
-        file=StringIO(), width=width, force_terminal=colour, highlight=False, no_color=not colour
-    )
+    console = console_for(stream or StringIO())
     with console.capture() as printed:
         console.print(Text(headline(matrix)))
         _print_tables(matrix, console)
@@ -52,12 +54,10 @@ def _inert(line: str) -> str:
     return re.sub(r"^(\s*):(?=:)", r"\1\\x3a", line).replace("##[", r"#\x23[")
 
 
-def _print_tables(matrix: Matrix, console: object) -> None:
-    from rich.console import Console
+def _print_tables(matrix: Matrix, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    assert isinstance(console, Console)
     left = max(len(name) for name in ("tree", *(tree.name for tree in matrix.trees)))
     marked = False
     for part in _parts(matrix, console.width - left):

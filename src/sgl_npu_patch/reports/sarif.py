@@ -75,9 +75,7 @@ def _document(
     # Imports pydantic, which takes longer than judging a tree.
     import sarif_pydantic as sarif
 
-    driver = sarif.ToolDriver(
-        name="sgl-npu-patch", version=__version__, rules=list(rules.values())
-    )
+    driver = sarif.ToolDriver(name="sgl-npu-patch", version=__version__, rules=list(rules.values()))
     places = {name: index for index, name in enumerate(rules)}
     run = sarif.Run(
         tool=sarif.Tool(driver=driver),

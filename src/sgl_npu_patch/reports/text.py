@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDTH = 100
-UNFOLDED = 10_000
+_UNFOLDED = 10_000
 """Columns where there is no terminal: a path in a log must stay in one piece."""
 STYLES = {
     "applied": "green",
@@ -32,7 +32,7 @@ def console_for(stream: IO[str]) -> Console:
     return Console(
         file=stream,
         force_terminal=terminal,
-        width=None if terminal else UNFOLDED,
+        width=None if terminal else _UNFOLDED,
         highlight=False,
         soft_wrap=False,
     )
