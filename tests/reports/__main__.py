@@ -1,4 +1,4 @@
-"""Write the pictures of docs/reports.md: ``python -m tests.reports``, with chromium and a network."""
+"""Write the pictures of docs/reports.md: ``python -m tests.reports``; needs chromium."""
 
 from __future__ import annotations
 

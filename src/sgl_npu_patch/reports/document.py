@@ -7,8 +7,9 @@ from typing import Any
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.outcome import Outcome
 from sgl_npu_patch.engine.overlay import ChangeSet
-from sgl_npu_patch.engine.plan import Outcome, Plan
+from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.engine.tree import SourceTree, package_version
 
 SCHEMA = 1

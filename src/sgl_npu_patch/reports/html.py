@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-from sgl_npu_patch.engine.plan import Outcome
+from sgl_npu_patch.engine.outcome import Outcome
 from sgl_npu_patch.reports.checks import by_seam
 from sgl_npu_patch.reports.hunks import seam_diff
 from sgl_npu_patch.reports.matrix_document import (

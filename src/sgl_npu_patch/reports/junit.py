@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sgl_npu_patch.engine.plan import Outcome
+from sgl_npu_patch.engine.outcome import Outcome
 from sgl_npu_patch.reports.checks import by_seam, failure_lines
 from sgl_npu_patch.reports.matrix_document import Document, Matrix, Tree, read_matrix, said
 from sgl_npu_patch.reports.plain import visible
@@ -53,9 +53,10 @@ def _document(name: str, suites: Sequence[TestSuite]) -> str:
 def _suite(name: str, cases: Sequence[TestCase]) -> TestSuite:
     from junitparser import TestSuite
 
-    suite: Any = TestSuite(_plain(name))
+    suite = TestSuite(_plain(name))
+    add: Any = suite.add_testcase
     for case in cases:
-        suite.add_testcase(case)
+        add(case)
     return suite
 
 
@@ -90,7 +91,7 @@ def _seam(tree: Tree, outcome: Outcome, known: bool, news: str) -> TestCase:
             end.text = _plain("\n".join(evidence_lines(outcome.seam, outcome.evidence)))
     elif outcome.status in ("conflict", "withheld", "not-needed"):
         end = Skipped(_plain(told), outcome.status)
-    case: Any = _case(outcome.seam, tree.name, end)
+    case = _case(outcome.seam, tree.name, end)
     case.system_out = _plain("\n".join([told, *outcome.gaps, *map(str, outcome.sites)]))
     return case
 
@@ -111,7 +112,7 @@ def _check(result: Result, classname: str, known: bool = False, news: str = "") 
 def _case(name: str, classname: str, end: Any) -> TestCase:
     from junitparser import TestCase
 
-    case: Any = TestCase(_plain(name), classname=_plain(classname))
+    case = TestCase(_plain(name), classname=_plain(classname))
     if end is not None:
         case.result = [end]
     return case

@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from sgl_npu_patch.engine.outcome import Evidence, Outcome
+    from sgl_npu_patch.engine.plan import Plan
 
 _WIDTH = 100
 _UNFOLDED = 10_000
