@@ -116,7 +116,7 @@ def _columns(matrix: Matrix) -> tuple[str, ...]:
 def _row(
     matrix: Matrix, tree: Tree, name: str, columns: tuple[str, ...], opened: dict[_Cell, _Opened]
 ) -> _Row:
-    cells = []
+    cells: list[_Opened | None] = []
     for seam in columns:
         cell = _cell(matrix, tree, seam)
         if cell is None:
