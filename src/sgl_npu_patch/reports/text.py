@@ -6,15 +6,15 @@ import textwrap
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
 
 _WIDTH = 100
 _UNFOLDED = 10_000
 """Columns where there is no terminal: a path in a log must stay in one piece."""
-_STYLES = {
+STYLES = {
     "applied": "green",
     "already": "green",
     "upstream": "cyan",
@@ -50,7 +50,7 @@ def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
     for outcome in plan.outcomes:
         status = outcome.status + (" (outdated)" if outcome.outdated else "")
         table.add_row(
-            outcome.seam, Text(status, style=_STYLES[outcome.status]), Text(_where(outcome))
+            outcome.seam, Text(status, style=STYLES[outcome.status]), Text(_where(outcome))
         )
     # Written at once by ourselves: rich ends the program when the reader has gone.
     with console.capture() as printed:

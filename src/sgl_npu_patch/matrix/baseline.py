@@ -1,0 +1,119 @@
+"""Compare a run with what a file says is known, so that only news is reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.matrix.selection import by_version
+
+SCHEMA = 1
+REFUSED = "refused"
+_CHECK = "check "
+Facts = dict[str, str]
+"""What is compared of one tree: a status by seam; under no seam, that it was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Hold what is known of one tree, and at which commit that was found."""
+
+    facts: Facts
+    revision: str
+
+
+def facts_of(result: Mapping[str, Any]) -> Facts:
+    """Give what is compared of a tree's document."""
+    if "error" in result:
+        return {"": REFUSED}
+    facts = {outcome["seam"]: fact_of(outcome) for outcome in result["outcomes"]}
+    for check in result.get("checks", ()):
+        if check["verdict"] == "fail":
+            facts[f"{_CHECK}{check['id']}"] = "fail"
+    return facts
+
+
+def fact_of(outcome: Mapping[str, Any]) -> str:
+    """Give a status with what else tells one outcome of a seam from another."""
+    more = [*(["outdated"] if outcome["outdated"] else []), *outcome["gaps"]]
+    return f"{outcome['status']} ({', '.join(more)})" if more else str(outcome["status"])
+
+
+def compare(known: Mapping[str, Known], document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List what is not as known: tree, seam or check, before and after; trees in the order asked.
+
+    A tree of which nothing is known is news in one line, unless a seam of it is in conflict. What
+    is known of trees that this run did not look at says nothing.
+    """
+    return [
+        {"name": result["name"], "seam": key, "before": before, "after": after}
+        for result in document["results"]
+        for key, before, after in _differences(known.get(result["name"]), result)
+    ]
+
+
+def _differences(
+    known: Known | None, result: Mapping[str, Any]
+) -> Iterator[tuple[str, str | None, str | None]]:
+    found = facts_of(result)
+    if known is None:
+        new = {seam: fact for seam, fact in found.items() if fact in (REFUSED, "conflict")}
+        yield from ((seam, None, fact) for seam, fact in (new or {"": "new"}).items())
+        return
+    for key in {**known.facts, **found}:
+        before, after = known.facts.get(key), found.get(key)
+        # Without the checks, a run knows nothing of those that failed.
+        unknown = after is None and key.startswith(_CHECK) and "checks" not in result
+        if before != after and not unknown:
+            yield key, before, after
+
+
+def read(path: Path) -> dict[str, Known]:
+    """Read a baseline.
+
+    Raises:
+        Refused: it is missing, or not what `write` writes.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if content["schema"] != SCHEMA:
+            raise Refused(
+                f"{path}: a baseline of format {content['schema']}, written by another version of "
+                "sgl-npu-patch; write it anew with --write-baseline"
+            )
+        return {name: _known(entry) for name, entry in content["trees"].items()}
+    except OSError as error:
+        raise Refused(
+            f"{path}: cannot be read: {error.strerror}; --write-baseline makes a new one"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(
+            f"{path}: is no baseline ({error}); write it anew with --write-baseline"
+        ) from error
+
+
+def _known(entry: Mapping[str, Any]) -> Known:
+    seams = {str(key): str(fact) for key, fact in entry["statuses"].items()}
+    return Known(seams, str(entry.get("revision") or ""))
+
+
+def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write what a run found out, trees in the order of their versions.
+
+    Raises:
+        Refused: it cannot be written.
+    """
+    trees = {}
+    for result in sorted(results, key=lambda result: by_version(result["name"])):
+        revision = result["tree"]["revision"]
+        at = {"revision": revision} if revision else {}
+        trees[result["name"]] = at | {"statuses": facts_of(result)}
+    text = json.dumps({"schema": SCHEMA, "trees": trees}, indent=1) + "\n"
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written: {error.strerror}") from error
