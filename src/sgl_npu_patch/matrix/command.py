@@ -14,7 +14,7 @@ from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import open_repository
 from sgl_npu_patch.matrix import baseline as known
 from sgl_npu_patch.matrix import selection
-from sgl_npu_patch.matrix.judge import Checks, Options
+from sgl_npu_patch.matrix.judge import Checks, Judge, Options
 from sgl_npu_patch.matrix.processes import BUG
 from sgl_npu_patch.matrix.run import judge_trees, processors
 from sgl_npu_patch.matrix.selection import Wanted
@@ -179,3 +179,32 @@ def _progress(count: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("judging trees", total=count)
         yield lambda done: shown.update(task, completed=done)
+
+
+def bisect(
+    repository: Path, good: str, bad: str, seam: str | None, *, cache: bool, output: str
+) -> None:
+    """Find and print the commits at which statuses change.
+
+    Raises:
+        Refused: a revision is unknown.
+        UsageError: there is nothing to find.
+    """
+    from sgl_npu_patch.matrix.bisect import bisect as search
+
+    with Judge(Options(cache=cache)) as judge:
+        found = search(judge, str(repository), good, bad, seam)
+    for remark in found.remarks:
+        print(f"sgl-npu-patch: {remark}", file=sys.stderr)
+    if output == "json":
+        from sgl_npu_patch.reports.document import header, render_json
+
+        counted = {"commits": found.commits, "judged": found.judged}
+        remarks = {"remarks": list(found.remarks)}
+        content = header() | {"changes": list(found.changes)} | remarks | counted
+        print(render_json(content))
+    else:
+        from sgl_npu_patch.reports.matrix import render_bisect
+
+        text = render_bisect(found.changes, found.commits, found.judged, sys.stdout)
+        sys.stdout.write(text)

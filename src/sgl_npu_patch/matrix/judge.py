@@ -43,6 +43,7 @@ class Judge:
     _open: ExitStack = field(default_factory=ExitStack)
     _repositories: dict[str, Repository] = field(default_factory=dict)
     _memories: dict[str, Memory] = field(default_factory=dict)
+    _derived: list[Any] = field(default_factory=list)
 
     def __enter__(self) -> Judge:
         return self
@@ -128,7 +129,7 @@ class Judge:
         return self._memories[question]
 
     def _compute(self, tree: SourceTree) -> Compute:
-        return Compute(self.options, tree)
+        return Compute(self.options, tree, self._derived)
 
     def _finish(self, wanted: Wanted, tree: SourceTree, data: bytes) -> dict[str, Any]:
         found = json.loads(data)
@@ -147,6 +148,7 @@ class Compute:
 
     options: Options
     opened: SourceTree
+    derived: list[Any]
 
     def __call__(self, tree: SourceTree) -> bytes:
         """Give it as JSON.
@@ -162,11 +164,12 @@ class Compute:
 
     def _found(self, tree: SourceTree) -> dict[str, Any]:
         from sgl_npu_patch.codemods import DETERMINISTIC
-        from sgl_npu_patch.engine.plan import make_plan, prove
+        from sgl_npu_patch.engine.overlay import Cache, Overlay
+        from sgl_npu_patch.engine.plan import make_plan
         from sgl_npu_patch.reports.document import plan_document
 
-        plan = make_plan(tree, DETERMINISTIC)
-        prove(plan, DETERMINISTIC)
+        self.derived[:] = [(self.derived[0] if self.derived else Cache()).for_another_tree()]
+        plan = make_plan(Overlay(tree, self.derived[0]), DETERMINISTIC)
         found = plan_document(plan)
         if self.options.diff:
             from sgl_npu_patch.reports.diff import render_diff

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import PurePosixPath
 from typing import IO, Any
@@ -40,6 +40,26 @@ def render(document: Document, stream: IO[str] | None = None) -> str:
             for change in document["changes"]:
                 console.print(*(Text(line) for line in _blame(change)), sep="\n", end="")
         console.print(Text(f"\n{_count(document)}"))
+    return printed.get()
+
+
+def render_bisect(
+    changes: Sequence[Document], commits: int, judged: int, stream: IO[str] | None = None
+) -> str:
+    """Give each commit at which a status changed, and what it did to the symbols concerned."""
+    console = console_for(stream or StringIO())
+    with console.capture() as printed:
+        for change in changes:
+            seam = change["seam"] or "the tree"
+            console.print(Text(f"{seam}: {change['before']} -> {change['after']}", style="bold"))
+            for label in ("commit", "date", "subject"):
+                console.print(Text(f"  {label:<9}{change[label]}"), soft_wrap=True)
+            console.print()
+            for line in change["diff"].splitlines():
+                style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+                console.print(Text(line, style=style), soft_wrap=True)
+            console.print()
+        console.print(Text(f"{judged} of {commits} commits were judged"))
     return printed.get()
 
 
