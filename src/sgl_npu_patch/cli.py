@@ -480,9 +480,7 @@ def bisect(
     ],
     seam: Annotated[
         str | None,
-        typer.Option(
-            "--seam", metavar="SEAM", help="Look at this seam alone.", show_default=False
-        ),
+        typer.Option("--seam", metavar="SEAM", help="Look at this seam alone.", show_default=False),
     ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Judge every commit anew, and remember nothing.")
@@ -494,10 +492,13 @@ def bisect(
 
     if seam is not None and seam not in _series():
         raise UsageError(f"no such seam: {seam}; seams are {', '.join(_series())}")
+    text, remarks = command.bisect(
+        _path(repository, "REPO"), good, bad, seam, cache=not no_cache, output=output.value
+    )
+    for remark in remarks:
+        _warn(remark)
     with _reader_may_leave():
-        command.bisect(
-            _path(repository, "REPO"), good, bad, seam, cache=not no_cache, output=output.value
-        )
+        sys.stdout.write(text)
 
 
 @app.command("list")

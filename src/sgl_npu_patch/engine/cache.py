@@ -146,9 +146,9 @@ class Memory:
     """Answer one question about trees from a store as far as it can.
 
     ``question`` stands for all that the answer depends on beside the tree and this tool's own code,
-    such as the chosen seams; ``made_of`` names the parts of that code. ``whole``: the answer may
-    depend on any file of the package, so only the very same package of a revision has it. What was asked of the tree
-    before this one is tried first: of many revisions, most give the same answers.
+    such as the chosen seams; ``made_of`` names the parts of that code. With ``whole`` the answer
+    may depend on any file, so that only the very same package of a revision has it. What was asked
+    of the tree before is tried first: of many revisions, most give the same answers.
     """
 
     store: Store

@@ -12,10 +12,10 @@ from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.matrix.selection import by_version
 
 SCHEMA = 1
-REFUSED = "refused"
+REFUSED, JUDGED, MISSING = "refused", "judged", "missing"
 _CHECK = "check "
 Facts = dict[str, str]
-"""What is compared of one tree: a status by seam; under no seam, that it was refused."""
+"""What is compared of one tree: a status by seam; under no seam, whether it could be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ def facts_of(result: Mapping[str, Any]) -> Facts:
     """Give what is compared of a tree's document."""
     if "error" in result:
         return {"": REFUSED}
-    facts = {outcome["seam"]: fact_of(outcome) for outcome in result["outcomes"]}
+    facts = {"": JUDGED}
+    facts |= {outcome["seam"]: fact_of(outcome) for outcome in result["outcomes"]}
     for check in result.get("checks", ()):
         if check["verdict"] == "fail":
             facts[f"{_CHECK}{check['id']}"] = "fail"
@@ -50,26 +51,38 @@ def compare(known: Mapping[str, Known], document: Mapping[str, Any]) -> list[dic
     is known of trees that this run did not look at says nothing.
     """
     return [
-        {"name": result["name"], "seam": key, "before": before, "after": after}
+        {
+            "name": result["name"],
+            "revision": result["tree"]["revision"],
+            "seam": key,
+            "before": before,
+            "after": after,
+        }
+        | _evidence(result, key)
         for result in document["results"]
         for key, before, after in _differences(known.get(result["name"]), result)
     ]
 
 
-def _differences(
-    known: Known | None, result: Mapping[str, Any]
-) -> Iterator[tuple[str, str | None, str | None]]:
+def _evidence(result: Mapping[str, Any], seam: str) -> dict[str, Any]:
+    for outcome in result["outcomes"]:
+        if outcome["seam"] == seam and "evidence" in outcome:
+            return {"evidence": outcome["evidence"]}
+    return {}
+
+
+def _differences(known: Known | None, result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     found = facts_of(result)
-    if known is None:
-        new = {seam: fact for seam, fact in found.items() if fact in (REFUSED, "conflict")}
-        yield from ((seam, None, fact) for seam, fact in (new or {"": "new"}).items())
-        return
-    for key in {**known.facts, **found}:
-        before, after = known.facts.get(key), found.get(key)
+    before = known.facts if known is not None else {}
+    judged_now_only = before.get("") != found[""]
+    for key in {**before, **found}:
+        old, new = before.get(key, MISSING), found.get(key, MISSING)
         # Without the checks, a run knows nothing of those that failed.
-        unknown = after is None and key.startswith(_CHECK) and "checks" not in result
-        if before != after and not unknown:
-            yield key, before, after
+        unknown = new == MISSING and key.startswith(_CHECK) and "checks" not in result
+        # That the tree is judged now, or not any more, says it of every seam.
+        said = judged_now_only and key != "" and new != "conflict"
+        if old != new and not unknown and not said:
+            yield key, old, new
 
 
 def read(path: Path) -> dict[str, Known]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import Repository
-from sgl_npu_patch.matrix.baseline import Facts, facts_of
+from sgl_npu_patch.matrix.baseline import MISSING, Facts, facts_of
 from sgl_npu_patch.matrix.judge import Judge
 from sgl_npu_patch.matrix.selection import Wanted
-
-ABSENT = "missing"
-"""What a seam is of which a tree says nothing, because it was refused."""
-Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -79,7 +76,9 @@ def bisect(judge: Judge, place: str, good: str, bad: str, seam: str | None) -> F
     history = History(judge, place, [start, *commits])
     remarks = list(_beside(judge, place, history, since, good, seam))
     first, last = history.facts(0), history.facts(len(commits))
-    seams = [seam] if seam else list({**first, **last})
+    # That one end was refused says it of every seam.
+    refused = first[""] != last[""]
+    seams = [seam] if seam else [""] if refused else list(first)
     differing = [each for each in seams if first.get(each) != last.get(each)]
     if not differing:
         what = f"{seam} is" if seam else "every seam is"
@@ -112,8 +111,8 @@ def _beside(
     for each in [seam] if seam else beside:
         if beside.get(each) != history.facts(0).get(each):
             yield (
-                f"{each or 'the tree'} is {beside.get(each, ABSENT)} at {good}, but "
-                f"{history.facts(0).get(each, ABSENT)} at {start[:12]}"
+                f"{each or 'the tree'} is {beside.get(each, MISSING)} at {good}, but "
+                f"{history.facts(0).get(each, MISSING)} at {start[:12]}"
             )
 
 
@@ -136,7 +135,7 @@ def _unexpected(history: History, seam: str, steps: Sequence[int]) -> Iterator[s
     """Name the commits that were looked at and do not fit into what was found."""
     for place in history.looked_at:
         at = max((step for step in steps if step <= place), default=0)
-        found, fitting = (history.facts(each).get(seam, ABSENT) for each in (place, at))
+        found, fitting = (history.facts(each).get(seam, MISSING) for each in (place, at))
         if found != fitting:
             yield (
                 f"{seam or 'the tree'} is {found} at {history.commits[place][:12]}, where "
@@ -151,7 +150,7 @@ def _change(repository: Repository, history: History, seam: str, place: int) -> 
     before, after = history.facts(place - 1).get(seam), history.facts(place).get(seam)
     change = {"seam": seam, "commit": commit, "date": date, "subject": subject}
     diff = symbol_diff(repository, history.document(place - 1), history.document(place), seam)
-    return change | {"before": before or ABSENT, "after": after or ABSENT, "diff": diff}
+    return change | {"before": before or MISSING, "after": after or MISSING, "diff": diff}
 
 
 def _parent(repository: Repository, commit: str) -> str | None:
@@ -258,3 +257,43 @@ def _diff(old: tuple[str, str], new: tuple[str, str]) -> str:
         old[1].splitlines(), new[1].splitlines(), f"a/{old[0]}", f"b/{new[0]}", lineterm=""
     )
     return "".join(f"{line}\n" for line in lines)
+
+
+def blame(
+    judge: Judge,
+    place: str,
+    changes: Sequence[dict[str, Any]],
+    good: Sequence[tuple[str, str, str]],
+) -> None:
+    """Add to each new conflict of a revision the commit that made it, where that can be found.
+
+    Args:
+        changes: what differs from the baseline, each with the ``revision`` that was judged.
+        good: seams with a status and a revision at which they had it.
+    """
+    repository = judge.repository(place)
+    for change in changes:
+        if change["after"] != "conflict" or not change["revision"]:
+            continue
+        since = {rev for seam, fact, rev in good if seam == change["seam"] and fact != "conflict"}
+        nearest = _nearest(repository, since, change["revision"])
+        with suppress(Refused, UsageError):
+            if nearest:
+                found = bisect(judge, place, nearest, change["revision"], change["seam"])
+                made = [each for each in found.changes if each["after"] == "conflict"]
+                for key in ("commit", "date", "subject", "diff") if made else ():
+                    change[key] = made[-1][key]
+
+
+def _nearest(repository: Repository, candidates: Iterable[str], bad: str) -> str:
+    """Choose the revision after which the fewest commits lead to another one; none if none does."""
+    counted = []
+    for candidate in sorted(candidates):
+        # The repository may not have any more what a baseline was made from.
+        with suppress(Refused):
+            both = ["--left-right", "--count", "--end-of-options"]
+            done = repository.git(["rev-list", *both], f"{candidate}...{bad}")
+            beside, after = map(int, done.stdout.split())
+            if not beside and after:
+                counted.append((after, candidate))
+    return min(counted)[1] if counted else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -70,13 +70,33 @@ def matrix(
         options = Options(checks=checks, diff=with_diff, cache=cache)
         document = judge_trees(wanted, options, jobs or processors(), progress)
         if before is not None:
-            changes = known.compare(before, document)
-            document["changes"] = changes
+            document["changes"] = known.compare(before, document)
+            if asked.repository:
+                _blame(options, asked.repository, before, document)
     if write_baseline and baseline is not None:
         known.write(baseline, document["results"])
     for report in to_write:
         _write(report, document)
     return _exit_code(document, compared=before is not None, written=write_baseline)
+
+
+def _blame(
+    options: Options, place: str, before: Mapping[str, known.Known], document: dict[str, Any]
+) -> None:
+    from sgl_npu_patch.matrix.bisect import blame
+
+    results = {result["name"]: result for result in document["results"]}
+    good = [
+        (seam, fact, revision)
+        for facts, revision in (
+            *((each.facts, each.revision) for each in before.values()),
+            *((known.facts_of(each), each["tree"]["revision"]) for each in results.values()),
+        )
+        if revision
+        for seam, fact in facts.items()
+    ]
+    with Judge(Options(cache=options.cache)) as judge:
+        blame(judge, place, document["changes"], good)
 
 
 def _report(given: str) -> Report:
@@ -183,8 +203,8 @@ def _progress(count: int) -> Iterator[Callable[[int], None]]:
 
 def bisect(
     repository: Path, good: str, bad: str, seam: str | None, *, cache: bool, output: str
-) -> None:
-    """Find and print the commits at which statuses change.
+) -> tuple[str, tuple[str, ...]]:
+    """Find the commits at which statuses change; give the report and what to warn of.
 
     Raises:
         Refused: a revision is unknown.
@@ -194,17 +214,14 @@ def bisect(
 
     with Judge(Options(cache=cache)) as judge:
         found = search(judge, str(repository), good, bad, seam)
-    for remark in found.remarks:
-        print(f"sgl-npu-patch: {remark}", file=sys.stderr)
     if output == "json":
         from sgl_npu_patch.reports.document import header, render_json
 
         counted = {"commits": found.commits, "judged": found.judged}
         remarks = {"remarks": list(found.remarks)}
         content = header() | {"changes": list(found.changes)} | remarks | counted
-        print(render_json(content))
-    else:
-        from sgl_npu_patch.reports.matrix import render_bisect
+        return f"{render_json(content)}\n", found.remarks
+    from sgl_npu_patch.reports.matrix import render_bisect
 
-        text = render_bisect(found.changes, found.commits, found.judged, sys.stdout)
-        sys.stdout.write(text)
+    text = render_bisect(found.changes, found.commits, found.judged, sys.stdout)
+    return text, found.remarks

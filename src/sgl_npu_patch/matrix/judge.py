@@ -17,7 +17,7 @@ from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
 from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
 from sgl_npu_patch.engine.open_tree import open_tree, prefix_of
 from sgl_npu_patch.engine.tree import SourceTree, open_directory
-from sgl_npu_patch.fetch import DISTRIBUTION, cached_release
+from sgl_npu_patch.fetch import cached_release
 from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
 
@@ -132,7 +132,7 @@ class Judge:
         return Compute(self.options, tree, self._derived)
 
     def _finish(self, wanted: Wanted, tree: SourceTree, data: bytes) -> dict[str, Any]:
-        found = json.loads(data)
+        found: dict[str, Any] = json.loads(data)
         return (
             {"name": wanted.name}
             | about_tree(tree)

@@ -114,9 +114,7 @@ def select_revisions(
         if ".." in pattern:
             found = _range(repository, pattern, refs, first_parent, paths)
         elif _GLOB.search(pattern):
-            found = [
-                (name, commit) for name, commit in refs.items() if fnmatchcase(name, pattern)
-            ]
+            found = [(name, commit) for name, commit in refs.items() if fnmatchcase(name, pattern)]
             if not found:
                 raise Refused(f"{repository.path}: no tag or branch matches {pattern!r}"
                               f"{_near(pattern, refs)}")  # fmt: skip
@@ -154,9 +152,7 @@ def _refs(repository: Repository) -> dict[str, str]:
     for name in full:
         short.setdefault(_short(name), []).append(name)
     order = sorted(full, key=lambda name: (_kind(name), *by_version(_short(name))))
-    return {
-        (name if len(short[_short(name)]) > 1 else _short(name)): full[name] for name in order
-    }
+    return {(name if len(short[_short(name)]) > 1 else _short(name)): full[name] for name in order}
 
 
 def _kind(name: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch import __version__
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Outcome, Plan
 
 SCHEMA = 1
-NOT_JUDGED: Mapping[str, list[Any]] = {"outcomes": [], "changed": [], "added": []}
+NOT_JUDGED: dict[str, list[Any]] = {"outcomes": [], "changed": [], "added": []}
 
 
 def document(tree: SourceTree, plan: Plan | None) -> dict[str, Any]:
@@ -35,9 +34,7 @@ def header() -> dict[str, Any]:
 def about_tree(tree: SourceTree) -> dict[str, Any]:
     """Give what a document says of the tree itself."""
     version = package_version(tree)
-    return header() | {
-        "tree": {"path": tree.label, "version": version, "revision": tree.revision}
-    }
+    return header() | {"tree": {"path": tree.label, "version": version, "revision": tree.revision}}
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

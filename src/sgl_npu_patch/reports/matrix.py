@@ -32,13 +32,14 @@ def render(document: Document, stream: IO[str] | None = None) -> str:
         table.add_row(Text(result["name"]), result["tree"]["version"] or "", _statuses(result))
     with console.capture() as printed:
         console.print(table)
-        for lines in _remarks(document["results"]):
-            console.print(Text("\n" + "\n".join(lines)), soft_wrap=True)
+        for remark in _remarks(document["results"]):
+            console.print(Text("\n" + "\n".join(remark)), soft_wrap=True)
         if document["changes"]:
             console.print(Text("\nchanged since the baseline"))
             console.print(_changes(document["changes"]))
             for change in document["changes"]:
-                console.print(*(Text(line) for line in _blame(change)), sep="\n", end="")
+                for line in _blame(change):
+                    console.print(Text(line), soft_wrap=True)
         console.print(Text(f"\n{_count(document)}"))
     return printed.get()
 
@@ -87,8 +88,8 @@ def _remarks(results: list[Document]) -> Iterator[list[str]]:
     for result in results:
         for outcome in result["outcomes"]:
             if "evidence" in outcome:
-                lines = evidence_lines(outcome["seam"], _evidence(outcome["evidence"]))
-                trees.setdefault(tuple(lines), []).append(result["name"])
+                shown = evidence_lines(outcome["seam"], _evidence(outcome["evidence"]))
+                trees.setdefault(tuple(shown), []).append(result["name"])
         for check in result.get("checks", ()):
             if check["verdict"] == "fail":
                 said = check["message"].splitlines()[0]
@@ -112,26 +113,23 @@ def _changes(changes: list[Document]) -> Table:
     for column in ("tree", "seam", "before", "after"):
         table.add_column(column, overflow="fold")
     for change in changes:
-        after = change["after"] or "missing"
-        style = STYLES.get(after.partition(" ")[0], "")
-        before = change["before"] or "missing"
-        table.add_row(Text(change["name"]), change["seam"], before, Text(after, style=style))
+        after = Text(change["after"], style=STYLES.get(change["after"].partition(" ")[0], ""))
+        table.add_row(Text(change["name"]), change["seam"], change["before"], after)
     return table
 
 
 def _blame(change: Document) -> Iterator[str]:
     if change.get("commit"):
-        yield f"\n{change['seam']} of {change['name']}: {change['commit'][:12]} {change['subject']}"
+        yield ""
+        yield f"{change['seam']} of {change['name']}: {change['commit'][:12]} {change['subject']}"
         yield f"  {change['date']}"
         yield from (f"  {line}" for line in change["diff"].splitlines())
-        yield ""
 
 
 def _count(document: Document) -> str:
     results = document["results"]
     refused = sum("error" in result for result in results)
     conflicts = sum(
-        any(outcome["status"] == "conflict" for outcome in result["outcomes"])
-        for result in results
+        any(outcome["status"] == "conflict" for outcome in result["outcomes"]) for result in results
     )
     return f"{len(results)} trees: {conflicts} with conflicts, {refused} refused"
