@@ -49,7 +49,9 @@ def prefix_of(tree: SourceTree) -> PurePosixPath:
 
         assert isinstance(tree, GitTree)
         return tree.repository.prefix
-    root = git.work_tree(tree.root) if isinstance(tree, DirectoryTree) else None
+    if not isinstance(tree, DirectoryTree):
+        return PurePosixPath()
+    root = git.work_tree(tree.root)
     if root is None:
         return PurePosixPath()
     return PurePosixPath(tree.root.resolve().relative_to(root).as_posix())

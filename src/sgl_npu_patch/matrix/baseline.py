@@ -110,8 +110,10 @@ def read(path: Path) -> dict[str, Known]:
 
 
 def _known(entry: Mapping[str, Any]) -> Known:
-    seams = {str(key): str(fact) for key, fact in entry["statuses"].items()}
-    return Known(seams, str(entry.get("revision") or ""))
+    facts = {str(key): str(fact) for key, fact in entry.get("statuses", {}).items()}
+    return Known(
+        {"": REFUSED if entry.get("refused") else JUDGED} | facts, str(entry.get("revision") or "")
+    )
 
 
 def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
@@ -122,9 +124,15 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
     """
     trees = {}
     for result in sorted(results, key=lambda result: by_version(result["name"])):
-        revision = result["tree"]["revision"]
-        at = {"revision": revision} if revision else {}
-        trees[result["name"]] = at | {"statuses": facts_of(result)}
+        entry: dict[str, Any] = {}
+        if result["tree"]["revision"]:
+            entry["revision"] = result["tree"]["revision"]
+        facts = facts_of(result)
+        if facts.pop("") == REFUSED:
+            entry["refused"] = True
+        else:
+            entry["statuses"] = facts
+        trees[result["name"]] = entry
     text = json.dumps({"schema": SCHEMA, "trees": trees}, indent=1) + "\n"
     try:
         path.write_text(text, encoding="utf-8", newline="\n")

@@ -14,8 +14,7 @@ from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import open_repository
 from sgl_npu_patch.matrix import baseline as known
 from sgl_npu_patch.matrix import selection
-from sgl_npu_patch.matrix.judge import Checks, Judge, Options
-from sgl_npu_patch.matrix.processes import BUG
+from sgl_npu_patch.matrix.judge import BUG, Checks, Judge, Options
 from sgl_npu_patch.matrix.run import judge_trees, processors
 from sgl_npu_patch.matrix.selection import Wanted
 

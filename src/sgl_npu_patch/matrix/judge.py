@@ -23,6 +23,7 @@ from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
 
 Checks = Literal["", "static", "verify"]
 ANSWERS, _RELEASES = "answers", "releases"
+BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
 _CHECKED_BY = (*MADE_OF, "verify", "verify.static", "verify.behaviour", "simulator")
 
 

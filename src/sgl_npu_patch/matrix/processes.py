@@ -15,12 +15,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from sgl_npu_patch.engine.errors import Interrupted
-from sgl_npu_patch.matrix.judge import Judge, Options, failed
+from sgl_npu_patch.matrix.judge import BUG, Judge, Options, failed
 from sgl_npu_patch.matrix.selection import Wanted
 
 _SECONDS = 10
 """How long a process may take to end when it is told to."""
-BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
 
 Done = Callable[[int, dict[str, Any]], None]
 

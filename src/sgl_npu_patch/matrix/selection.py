@@ -65,7 +65,8 @@ def select_releases(specifiers: Iterable[str]) -> Iterator[Wanted]:
             versions = [Version(pins[0])]
         else:
             published = list_versions(name)
-            versions = [version for version in published if specifier.contains(version)]
+            early = bool(specifier.prereleases)
+            versions = [v for v in published if specifier.contains(v, prereleases=early)]
             if not versions:
                 near = ", ".join(map(str, published[-_SHOWN:]))
                 raise Refused(f"no release of {name} fits {given!r}; the newest are {near}")
