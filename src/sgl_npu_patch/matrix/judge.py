@@ -76,6 +76,8 @@ class Judge:
 
     def package_id(self, wanted: Wanted) -> str:
         """Name what is in the package of a revision; nothing for what is no revision."""
+        if wanted.kind != "revision":
+            return ""
         with suppress(Refused), self._opened(wanted) as tree:
             if isinstance(tree, GitTree):
                 return f"{tree.package} {tree.package_id()} {tree.copies()}"
