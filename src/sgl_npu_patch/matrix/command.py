@@ -69,7 +69,7 @@ def matrix(
         options = Options(checks=checks, diff=with_diff, cache=cache)
         document = judge_trees(wanted, options, jobs or processors(), progress)
         if before is not None:
-            document["changes"] = known.compare(before, document)
+            document |= {"baseline": str(baseline), "changes": known.compare(before, document)}
             if asked.repository:
                 _blame(options, asked.repository, before, document)
     if write_baseline and baseline is not None:
@@ -163,7 +163,7 @@ def _render(name: str, document: dict[str, Any], stream: Any) -> str:
 
         return f"{render_json(document)}\n"
     if name == "text":
-        from sgl_npu_patch.reports.matrix import render as render_text
+        from sgl_npu_patch.reports.matrix_text import render as render_text
 
         return render_text(document, stream)
     render: Callable[[dict[str, Any]], str] = import_module(f"sgl_npu_patch.reports.{name}").render
@@ -220,7 +220,7 @@ def bisect(
         remarks = {"remarks": list(found.remarks)}
         content = header() | {"changes": list(found.changes)} | remarks | counted
         return f"{render_json(content)}\n", found.remarks
-    from sgl_npu_patch.reports.matrix import render_bisect
+    from sgl_npu_patch.reports.bisect import render
 
-    text = render_bisect(found.changes, found.commits, found.judged, sys.stdout)
+    text = render(found.changes, found.commits, found.judged, sys.stdout)
     return text, found.remarks

@@ -10,7 +10,8 @@ from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.tree import SourceTree, package_version
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.plan import Outcome, Plan
+    from sgl_npu_patch.engine.outcome import Outcome
+    from sgl_npu_patch.engine.plan import Plan
 
 SCHEMA = 1
 NOT_JUDGED: dict[str, list[Any]] = {"outcomes": [], "changed": [], "added": []}
