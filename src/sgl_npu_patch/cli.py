@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from io import TextIOWrapper
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -46,6 +46,30 @@ class CheckFormat(str, Enum):
     json = "json"
     junit = "junit"
     sarif = "sarif"
+
+
+class MatrixFormat(str, Enum):
+    """Choose how a run over many trees is reported."""
+
+    text = "text"
+    json = "json"
+    junit = "junit"
+    sarif = "sarif"
+    markdown = "markdown"
+    github = "github"
+    html = "html"
+
+
+_ORDER = "order of kinds"
+
+
+def _in_order(
+    context: typer.Context, parameter: typer.CallbackParam, value: list[str] | None
+) -> list[str] | None:
+    """Note which kinds of trees were asked for first."""
+    if value:
+        context.meta.setdefault(_ORDER, []).append(parameter.name)
+    return value
 
 
 Tree = Annotated[
@@ -309,7 +333,7 @@ def _tell(text: str) -> None:
             print(f"sgl-npu-patch: {text} ...", file=sys.stderr, flush=True)
 
 
-def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat) -> None:
+def _report_checks(tree: SourceTree, verified: Verified, output: CheckFormat) -> None:
     if output is CheckFormat.json:
         from sgl_npu_patch.reports.checks import check_documents
         from sgl_npu_patch.reports.document import document, render_json
@@ -321,9 +345,10 @@ def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat)
 
         print(render_junit(verified.results, f"sgl-npu-patch verify {tree.label}"))
     elif output is CheckFormat.sarif:
+        from sgl_npu_patch.engine.open_tree import prefix_of
         from sgl_npu_patch.reports.sarif import render_sarif
 
-        print(render_sarif(verified.results, _prefix(tree)))
+        print(render_sarif(verified.results, prefix_of(tree)))
     else:
         from sgl_npu_patch.engine.tree import package_version
         from sgl_npu_patch.reports.checks import count, print_checks
@@ -331,6 +356,149 @@ def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat)
         version = package_version(tree) or "of unknown version"
         told = f"SGLang {version} in {tree.label}: {count(verified.results)}"
         print_checks(verified.results, told, sys.stdout)
+
+
+@app.command()
+def matrix(
+    context: typer.Context,
+    repository: Annotated[
+        str | None,
+        typer.Argument(metavar="[REPO]", help="The git repository that --revs is about."),
+    ] = None,
+    revs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--revs",
+            metavar="GLOB|A..B|REV",
+            help="Tags and branches that match, the commits of a range, or one revision; may be "
+            "repeated.",
+            callback=_in_order,
+        ),
+    ] = None,
+    releases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--releases",
+            metavar="SPECIFIER",
+            help="Published releases that fit, such as '>=0.5.3rc2,<0.5.13'; may be repeated.",
+            callback=_in_order,
+        ),
+    ] = None,
+    trees: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trees",
+            metavar="DIR",
+            help="A folder or archive, as `status` takes it; may be repeated.",
+            callback=_in_order,
+        ),
+    ] = None,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow ranges along first parents only.")
+    ] = False,
+    touching: Annotated[
+        bool,
+        typer.Option(
+            "--touching",
+            help="Of ranges, take only commits that change a file which the series reads.",
+        ),
+    ] = False,
+    static: Annotated[
+        bool, typer.Option("--static", help="Add the checks that execute nothing of a tree.")
+    ] = False,
+    behaviour: Annotated[
+        bool, typer.Option("--verify", help="Add all checks of `verify`; slow.")
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="Exit 1 if anything differs from this file, else 0.",
+            show_default=False,
+        ),
+    ] = None,
+    write_baseline: Annotated[
+        bool, typer.Option("--write-baseline", help="Write what is found to the baseline's FILE.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", min=1, help="How many processes to use; as many as there are processors."
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Judge every tree anew, and remember nothing.")
+    ] = False,
+    report: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--report",
+            metavar="FORMAT=FILE",
+            help="Write this report too; may be repeated.",
+        ),
+    ] = None,
+    output: Annotated[
+        MatrixFormat, typer.Option("--format", help="How to report on stdout.")
+    ] = MatrixFormat.text,
+) -> None:
+    """Show the statuses of many revisions, releases and folders; write nothing to them."""
+    from sgl_npu_patch.matrix import command
+
+    with _reader_may_leave():
+        code = command.matrix(
+            command.Asked(
+                repository=repository,
+                kinds=context.meta.get(_ORDER, []),
+                revs=revs or [],
+                releases=releases or [],
+                trees=trees or [],
+                first_parent=first_parent,
+                touching=touching,
+            ),
+            checks="verify" if behaviour else "static" if static else "",
+            baseline=None if baseline is None else _path(baseline, "FILE"),
+            write_baseline=write_baseline,
+            jobs=jobs,
+            cache=not no_cache,
+            reports=report or [],
+            output=output.value,
+        )
+    raise typer.Exit(code)
+
+
+@app.command()
+def bisect(
+    repository: Annotated[
+        str, typer.Argument(metavar="REPO", help="A git repository.", show_default=False)
+    ],
+    good: Annotated[
+        str, typer.Option("--good", metavar="REV", help="Where to begin.", show_default=False)
+    ],
+    bad: Annotated[
+        str, typer.Option("--bad", metavar="REV", help="Where to end.", show_default=False)
+    ],
+    seam: Annotated[
+        str | None,
+        typer.Option("--seam", metavar="SEAM", help="Look at this seam alone.", show_default=False),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Judge every commit anew, and remember nothing.")
+    ] = False,
+    output: Output = Format.text,
+) -> None:
+    """Find the commits at which the statuses of seams change between two revisions."""
+    from sgl_npu_patch.matrix import command
+
+    if seam is not None and seam not in _series():
+        raise UsageError(f"no such seam: {seam}; seams are {', '.join(_series())}")
+    text, remarks = command.bisect(
+        _path(repository, "REPO"), good, bad, seam, cache=not no_cache, output=output.value
+    )
+    for remark in remarks:
+        _warn(remark)
+    with _reader_may_leave():
+        sys.stdout.write(text)
 
 
 @app.command("list")
@@ -609,6 +777,7 @@ def _report(
 ) -> None:
     out = sys.stdout if stream is None else sys.stderr
     if output is Format.json:
+        from sgl_npu_patch.engine.open_tree import prefix_of
         from sgl_npu_patch.reports.diff import render_diff
         from sgl_npu_patch.reports.document import document, render_json
 
@@ -616,7 +785,7 @@ def _report(
         if wheel is not None:
             content["wheel"] = str(wheel)
         if with_diff:
-            content["diff"] = render_diff(plan.changes, _prefix(tree)).decode("utf-8", "replace")
+            content["diff"] = render_diff(plan.changes, prefix_of(tree)).decode("utf-8", "replace")
         print(render_json(content), file=out)
         return
     from sgl_npu_patch.engine.tree import full_name, package_version
@@ -637,28 +806,12 @@ def _report(
 
 
 def _print_diff(tree: SourceTree, plan: Plan) -> None:
+    from sgl_npu_patch.engine.open_tree import prefix_of
     from sgl_npu_patch.reports.diff import render_diff
 
     sys.stdout.flush()
-    sys.stdout.buffer.write(render_diff(plan.changes, _prefix(tree)))
+    sys.stdout.buffer.write(render_diff(plan.changes, prefix_of(tree)))
     sys.stdout.buffer.flush()
-
-
-def _prefix(tree: SourceTree) -> PurePosixPath:
-    from sgl_npu_patch.engine import git
-    from sgl_npu_patch.engine.tree import DirectoryTree
-
-    if tree.revision is not None:
-        from sgl_npu_patch.engine.git_tree import GitTree
-
-        assert isinstance(tree, GitTree)
-        return tree.repository.prefix
-    if not isinstance(tree, DirectoryTree):
-        return PurePosixPath()
-    root = git.work_tree(tree.root)
-    if root is None:
-        return PurePosixPath()
-    return PurePosixPath(tree.root.resolve().relative_to(root).as_posix())
 
 
 def _leave(plan: Plan, *, strict: bool, pending: bool) -> None:

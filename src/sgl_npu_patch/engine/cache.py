@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata, resources
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,7 +29,8 @@ from sgl_npu_patch.engine.tree import SourceTree
 _LIMIT = 64 << 20
 _TRIED = 16
 """How many sets of questions to put to a tree; those of neighbouring releases differ in a file."""
-_MADE_OF = ("codemods", "engine", "npu_ops", "templates")
+MADE_OF = ("codemods", "engine", "npu_ops", "templates")
+"""What a status is made of."""
 _UNFINISHED = 3600
 """Seconds after which a file that was not finished belongs to a run that was killed."""
 
@@ -140,16 +141,22 @@ class Store:
         return self.folder / key[:2] / key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Memory:
     """Answer one question about trees from a store as far as it can.
 
     ``question`` stands for all that the answer depends on beside the tree and this tool's own code,
-    such as the chosen seams.
+    such as the chosen seams; ``made_of`` names the parts of that code. With ``whole`` the answer
+    may depend on any file, so that only the very same package of a revision has it. What was asked
+    of the tree before is tried first: of many revisions, most give the same answers.
     """
 
     store: Store
     question: str
+    made_of: tuple[str, ...] = MADE_OF
+    whole: bool = False
+    _asked: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
+    _last: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> bytes:
         """Give what ``compute`` gives for the tree, from the store if it can be known from there.
@@ -157,44 +164,81 @@ class Memory:
         Raises:
             Refused: ``compute`` does, which is not remembered.
         """
-        folders = [str(path) for path in (tree.package, *tree.copies())]
-        base = _digest(json.dumps([fingerprint(), self.question, folders]).encode())
-        # The package as a whole needs nothing of it to be read.
-        whole = _digest(f"{base}{tree.package_id()}".encode()) if isinstance(tree, GitTree) else ""
-        known = self.store.get(whole) if whole else None
+        known = self.known(tree)
         if known is None:
-            known = self._asked_before(base, tree)
-            if known is None:
-                traced = Traced(tree, tree.package)
-                known = compute(traced)
-                self._keep(base, traced, known)
-            if whole:
-                self.store.put(whole, known)
-        elif whole:
-            self.store.keep(whole)
+            base = self._base(tree)
+            answers, known = self._find_out(base, tree, compute)
+            if isinstance(tree, GitTree):
+                self.store.put(_whole(base, tree), answers.encode())
         return known
 
-    def _asked_before(self, base: str, tree: SourceTree) -> bytes | None:
+    def _find_out(
+        self, base: str, tree: SourceTree, compute: Callable[[SourceTree], bytes]
+    ) -> tuple[str, bytes]:
+        if self.whole:
+            assert isinstance(tree, GitTree)
+            answers, known = _digest(f"{_whole(base, tree)} answers".encode()), compute(tree)
+            self.store.put(answers, known)
+            return answers, known
+        answers = self._asked_before(base, tree)
+        if answers:
+            return answers, self._last[answers]
         traced = Traced(tree, tree.package)
-        for key in islice(self.store.below(base), _TRIED):
-            asked = json.loads(self.store.get(key) or b'{"needles": [], "blobs": []}')
+        known = compute(traced)
+        return self._keep(base, traced, known), known
+
+    def known(self, tree: SourceTree) -> bytes | None:
+        """Give the answer if the very same package was asked about, which nothing is read for."""
+        if not isinstance(tree, GitTree):
+            return None
+        whole = _whole(self._base(tree), tree)
+        answers = self.store.get(whole)
+        known = self._get(answers.decode("ascii")) if answers else None
+        if answers and known is not None:
+            self.store.keep(whole)
+            self.store.keep(answers.decode("ascii"))
+        return known
+
+    def _base(self, tree: SourceTree) -> str:
+        folders = [str(path) for path in (tree.package, *tree.copies())]
+        return _digest(json.dumps([fingerprint(self.made_of), self.question, folders]).encode())
+
+    def _get(self, answers: str) -> bytes | None:
+        if answers not in self._last:
+            known = self.store.get(answers)
+            if known is None:
+                return None
+            self._last = {answers: known}
+        return self._last[answers]
+
+    def _asked_before(self, base: str, tree: SourceTree) -> str:
+        traced = Traced(tree, tree.package)
+        asked = self._asked.setdefault(base, {})
+        for key in chain([*asked], islice(self.store.below(base), _TRIED)):
+            questions = asked.pop(key, None)
+            if questions is None:
+                questions = json.loads(self.store.get(key) or b'{"needles": [], "blobs": []}')
             with suppress(Refused):
                 needles = {
-                    needle: traced.containing(needle.encode()) for needle in asked["needles"]
+                    needle: traced.containing(needle.encode()) for needle in questions["needles"]
                 }
-                blobs = {path: traced.blob(PurePosixPath(path)) for path in asked["blobs"]}
-                known = self.store.get(_answers(base, needles, blobs))
-                if known is not None:
+                blobs = {path: traced.blob(PurePosixPath(path)) for path in questions["blobs"]}
+                answers = _answers(base, needles, blobs)
+                if self._get(answers) is not None:
+                    self._asked[base] = {key: questions}
                     self.store.keep(key)
-                    return known
-        return None
+                    return answers
+        return ""
 
-    def _keep(self, base: str, traced: Traced, data: bytes) -> None:
+    def _keep(self, base: str, traced: Traced, data: bytes) -> str:
         needles = {needle.decode(): paths for needle, paths in sorted(traced.needles.items())}
         blobs = {str(path): blob for path, blob in sorted(traced.blobs.items())}
-        self.store.put(_answers(base, needles, blobs), data)
+        answers = _answers(base, needles, blobs)
+        self.store.put(answers, data)
         asked = json.dumps({"needles": list(needles), "blobs": list(blobs)}).encode()
         self.store.put(f"{base}/{_digest(asked)}", asked)
+        self._last = {answers: data}
+        return answers
 
 
 def user_folder() -> Path:
@@ -205,11 +249,11 @@ def user_folder() -> Path:
 
 
 @cache
-def fingerprint() -> str:
-    """Give a digest of all that a status depends on beside the tree."""
+def fingerprint(made_of: tuple[str, ...] = MADE_OF) -> str:
+    """Give a digest of all that an answer depends on beside the tree: parts of this tool."""
     digest = hashlib.sha256()
     parts = [f"{sys.version_info[:2]} libcst {metadata.version('libcst')}".encode()]
-    for name in _MADE_OF:
+    for name in made_of:
         for file in _files(resources.files(f"sgl_npu_patch.{name}")):
             parts += [f"{name}/{file.name}".encode(), file.read_bytes()]
     for part in parts:
@@ -220,6 +264,10 @@ def fingerprint() -> str:
 def _files(folder: Any) -> list[Any]:
     found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl"))]
     return sorted(found, key=lambda file: file.name)
+
+
+def _whole(base: str, tree: GitTree) -> str:
+    return _digest(f"{base}{tree.package_id()}".encode())
 
 
 def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:

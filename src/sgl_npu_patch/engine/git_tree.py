@@ -105,6 +105,35 @@ class Repository:
             return [kind for kind, _ in self._objects.get([name])] == ["commit"]
         return False
 
+    def git(self, arguments: Sequence[str], *more: str) -> subprocess.CompletedProcess[bytes]:
+        """Run a git command that only reads."""
+        done = _git(self.path, arguments, *more)
+        if done.returncode:
+            said = _first(done.stderr.decode("utf-8", "replace"))
+            raise Refused(f"{self.path}: git {arguments[0]} failed: {said}")
+        return done
+
+    def commits(
+        self, since: str, until: str, *, first_parent: bool, paths: Sequence[str] = ()
+    ) -> list[str]:
+        """List the commits of a revision that another one lacks, oldest first, by id.
+
+        Args:
+            paths: relative to the folder that was named; take only commits that change one.
+
+        Raises:
+            Refused: git fails, as it does where a shallow clone ends.
+        """
+        options = ["--first-parent"] if first_parent else ["--topo-order"]
+        options += ["--full-history"] if paths else []
+        done = self.git(
+            ["rev-list", "--reverse", *options, "--end-of-options"],
+            f"{since}..{until}",
+            "--",
+            *(f":(literal){path}" for path in paths),
+        )
+        return done.stdout.decode("ascii").split()
+
     def open(self, revision: str) -> GitTree:
         """Find the package in a revision.
 

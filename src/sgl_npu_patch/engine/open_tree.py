@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from sgl_npu_patch.engine import git
 from sgl_npu_patch.engine.errors import UsageError
-from sgl_npu_patch.engine.tree import SourceTree, open_directory
+from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree, open_directory
 
 ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -39,3 +40,18 @@ def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
 def is_archive(path: Path) -> bool:
     """Tell by its name whether a file is an archive that can be read."""
     return path.name.endswith(ARCHIVES) and path.is_file()
+
+
+def prefix_of(tree: SourceTree) -> PurePosixPath:
+    """Give where a tree's root stands below that of its repository, if it is in one."""
+    if tree.revision is not None:
+        from sgl_npu_patch.engine.git_tree import GitTree
+
+        assert isinstance(tree, GitTree)
+        return tree.repository.prefix
+    if not isinstance(tree, DirectoryTree):
+        return PurePosixPath()
+    root = git.work_tree(tree.root)
+    if root is None:
+        return PurePosixPath()
+    return PurePosixPath(tree.root.resolve().relative_to(root).as_posix())

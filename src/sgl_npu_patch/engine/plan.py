@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.errors import AnchorError, Located, Refused, Site, UsageError
+from sgl_npu_patch.engine.errors import AnchorError, Located, Site, TooOld, UsageError
 from sgl_npu_patch.engine.outcome import SETTLED, Evidence, Outcome, Status
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
 from sgl_npu_patch.engine.refresh import refresh
@@ -41,13 +41,14 @@ def require_deterministic(tree: SourceTree, overlay: Overlay) -> None:
     """Refuse a tree that knows nothing of deterministic inference.
 
     Raises:
-        Refused: no file of the package mentions ``enable_deterministic_inference``.
+        TooOld: no file of the package mentions ``enable_deterministic_inference``.
     """
     if not overlay.mentioning("enable_deterministic_inference"):
-        raise Refused(
-            f"{full_name(tree)}: this SGLang has no deterministic inference: nothing in "
-            f"{tree.package} mentions enable_deterministic_inference, which came with 0.5.3rc2; "
-            "there is nothing to patch, take a newer SGLang"
+        raise TooOld(
+            full_name(tree),
+            f"this SGLang has no deterministic inference: nothing in {tree.package} mentions "
+            "enable_deterministic_inference, which came with 0.5.3rc2; there is nothing to patch, "
+            "take a newer SGLang",
         )
 
 
