@@ -96,7 +96,7 @@ def test_failed_check(bare: Path) -> None:
         (["REPO", "--revs", "v1", "--report", "json=-"], 2, "is chosen by --format json"),
         (["REPO", "--revs", "v1", "--report", "json=no/x"], 4, "no/x: cannot be written"),
         (["REPO", "--revs", "v1", "--jobs", "0"], 2, "--jobs"),
-        (["REPO", "--releases", "x y"], 2, "names no releases"),
+        (["--releases", "x y"], 2, "names no releases"),
         (["--trees", ""], 2, "DIR is empty"),
         (["none", "--revs", "v1"], 4, "none: does not exist"),
     ],

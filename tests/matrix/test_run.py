@@ -108,11 +108,11 @@ def test_bug_in_one_tree_stops_nothing(
     assert "AssertionError: wrong" in capfd.readouterr().err
 
 
-def test_equal_packages_are_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_packages_are_judged_once(tmp_path: Path) -> None:
     repository = history(tmp_path / "repository", [{}, {}, {}], {"t0": 0, "t1": 1, "t2": 2})
-    compute = mock.Mock(side_effect=judging.Compute.__call__)
-    monkeypatch.setattr(judging.Compute, "__call__", lambda self, tree: compute(self, tree))
-    results = judged(all_of(repository), PLAIN)
+    with mock.patch.object(judging.Compute, "__call__", autospec=True) as compute:
+        compute.return_value = b"{}"
+        results = judged(all_of(repository), PLAIN)
     assert compute.call_count == 1
     assert [result["tree"]["revision"] for result in results] == [
         commit_of(repository, name) for name in ("t0", "t1", "t2")
@@ -167,7 +167,9 @@ def test_interrupt_leaves_nothing_behind(
     for name in "abcd":
         build(tmp_path / name)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, time, sgl_npu_patch.engine.open_tree as m\n"
+        "import os, signal, time, sgl_npu_patch.engine.open_tree as m\n"
+        # What runs in the background of a shell ignores it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def waits(path, revision=None):\n"
         f"    open({str(tmp_path)!r} + f'/pid{{os.getpid()}}', 'w').close()\n"
         "    time.sleep(600)\n"
@@ -181,12 +183,15 @@ def test_interrupt_leaves_nothing_behind(
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    end = time.monotonic() + 60
-    while len(pids := [int(path.name[3:]) for path in tmp_path.glob("pid*")]) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    try:
+        end = time.monotonic() + 60
+        while len(pids := [int(path.name[3:]) for path in tmp_path.glob("pid*")]) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (128 + number, b"")
     assert err.decode().startswith(f"sgl-npu-patch: interrupted by signal {int(number)}")
     for pid in pids:
