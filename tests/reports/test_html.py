@@ -68,7 +68,8 @@ def test_every_cell_says_its_status(chromium: Browser, tmp_path: Path) -> None:
 def test_a_cell_opens_its_reason_evidence_and_diff(chromium: Browser, tmp_path: Path) -> None:
     show(chromium, tmp_path, sample())
     conflict = opened(chromium, "main", "device_dispatch")
-    assert conflict.split("\n")[1].endswith("device_dispatch on main")
+    # What two trees share is said once, of both.
+    assert conflict.split("\n")[1].endswith("device_dispatch on main, release/fork")
     evidence = sample()["results"][3]["outcomes"][3]["evidence"]
     for part in ("sought", "expected", "found", "action"):
         assert evidence[part] in " ".join(conflict.split())

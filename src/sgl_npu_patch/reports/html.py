@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 from sgl_npu_patch.engine.outcome import Outcome
@@ -21,6 +20,7 @@ from sgl_npu_patch.reports.matrix_document import (
     Matrix,
     Tree,
     headline,
+    named,
     read_matrix,
     remarks,
     said,
@@ -40,7 +40,7 @@ class _Cell:
         diff: the part of the tree's diff that belongs to the seam.
     """
 
-    id: str
+    seam: str
     kind: str
     said: str
     changed: str
@@ -54,10 +54,19 @@ class _Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class _Opened:
+    """Hold what cells open, once for all trees of which it says the same."""
+
+    id: str
+    cell: _Cell
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
     id: str
     tree: Tree
-    cells: tuple[_Cell | None, ...]
+    cells: tuple[_Opened | None, ...]
 
 
 def render(document: Document) -> str:
@@ -79,12 +88,16 @@ def render(document: Document) -> str:
     style = _packaged("matrix.css")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
     columns = _columns(matrix)
+    opened: dict[_Cell, _Opened] = {}
+    rows = [_row(matrix, tree, f"t{i}", columns, opened) for i, tree in enumerate(matrix.trees)]
     return environment.from_string(_packaged("matrix.html.j2")).render(
         matrix=matrix,
         headline=headline(matrix),
         remarks=remarks(matrix),
         columns=columns,
-        rows=[_row(matrix, tree, f"t{i}", columns) for i, tree in enumerate(matrix.trees)],
+        rows=rows,
+        opened=opened.values(),
+        named=named,
         style=Markup(style),  # noqa: S704  # our own file
         digest=digest,
     )
@@ -100,30 +113,36 @@ def _columns(matrix: Matrix) -> tuple[str, ...]:
     return (*matrix.seams, *([_SERIES] if alone else ()))
 
 
-def _row(matrix: Matrix, tree: Tree, name: str, columns: tuple[str, ...]) -> _Row:
-    return _Row(name, tree, tuple(_cells(matrix, tree, name, columns)))
-
-
-def _cells(
-    matrix: Matrix, tree: Tree, row: str, columns: tuple[str, ...]
-) -> Iterator[_Cell | None]:
-    checks = dict(by_seam(tree.results))
-    for number, seam in enumerate(columns):
-        outcome = tree.outcome(seam)
-        results = tuple(checks.get(seam, ()))
-        if outcome is None and not results:
-            yield None
+def _row(
+    matrix: Matrix, tree: Tree, name: str, columns: tuple[str, ...], opened: dict[_Cell, _Opened]
+) -> _Row:
+    cells: list[_Opened | None] = []
+    for seam in columns:
+        cell = _cell(matrix, tree, seam)
+        if cell is None:
+            cells.append(None)
             continue
+        cells.append(opened.setdefault(cell, _Opened(f"c{len(opened)}", cell, [])))
+        opened[cell].names.append(tree.name)
+    return _Row(name, tree, tuple(cells))
+
+
+def _cell(matrix: Matrix, tree: Tree, seam: str) -> _Cell | None:
+    outcome = tree.outcome(seam)
+    results = tuple(dict(by_seam(tree.results)).get(seam, ()))
+    if outcome is None:
         failed = any(result.verdict == "fail" for result in results)
-        status = outcome.status if outcome is not None else "already"
-        sites = outcome.sites if outcome is not None else ()
-        changed = [c for c in matrix.changes if (c.name, c.key) == (tree.name, seam)]
-        yield _Cell(
-            id=f"{row}c{number}",
-            kind="failed" if failed else status,
-            said=said(outcome) if outcome is not None else "checks",
-            changed="; ".join(f"{c.before} before {c.commit}".rstrip() for c in changed),
-            outcome=outcome,
-            results=results,
-            diff=seam_diff(tree.diff, sites),
-        )
+        kind = "failed" if failed else "already"
+        return _Cell(seam, kind, "checks", "", None, results, "") if results else None
+    changed = [c for c in matrix.changes if (c.name, c.key) == (tree.name, seam)]
+    edited = outcome.status == "applied" or outcome.outdated
+    cell = _Cell(
+        seam=seam,
+        kind=outcome.status,
+        said=said(outcome),
+        changed="; ".join(f"{c.before} before {c.commit}".rstrip() for c in changed),
+        outcome=outcome,
+        results=results,
+        diff=seam_diff(tree.diff, outcome.sites) if edited else "",
+    )
+    return replace(cell, kind="failed") if cell.failures else cell
