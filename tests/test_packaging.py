@@ -26,7 +26,7 @@ INSTALLED_AS = {
     "npu_ops": "sgl_npu_patch/npu_ops",
     "templates": "sgl_npu_patch/templates",
 }
-COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch", "verify")
+COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch", "verify", "matrix", "bisect")
 
 SEAMS = tuple(DETERMINISTIC)
 

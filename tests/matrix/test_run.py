@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,12 +20,12 @@ from sgl_npu_patch.matrix.judge import Options
 from sgl_npu_patch.matrix.processes import judge_all
 from sgl_npu_patch.matrix.run import judge_trees
 from sgl_npu_patch.matrix.selection import Wanted, select_folders, select_revisions
-from tests.engine.package import ARGUMENTS, COMMON, MODE, SAMPLER, SOURCES, build
+from tests.engine.package import ARGUMENTS, COMMON, MODE, SAMPLER, SOURCES, build, run
 from tests.matrix.histories import BROKEN, OTHER, commit_of, history
 
 PLAIN = Options(cache=False)
 GONE = {name: "" for name in SOURCES if name.startswith("srt/")}
-STEPS: Sequence[dict[str, str]] = (
+STEPS: Sequence[Mapping[str, str]] = (
     {OTHER: "x = 1\n"},
     {OTHER: "def get_dispatch_device_backend(): pass\n"},
     {COMMON: BROKEN},
@@ -107,17 +108,12 @@ def test_bug_in_one_tree_stops_nothing(
     assert "AssertionError: wrong" in capfd.readouterr().err
 
 
-def test_equal_packages_are_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits: list[dict[str, str]] = [{}, {"../../README.md": "x"}, {}]
-    commits[1] = {}
-    repository = history(tmp_path / "repository", commits, {"t0": 0, "t1": 1, "t2": 2})
-    asked = []
-    compute = judging.Compute.__call__
-    monkeypatch.setattr(
-        judging.Compute, "__call__", lambda self, tree: asked.append(1) or compute(self, tree)
-    )
-    results = judged(all_of(repository), PLAIN)
-    assert len(asked) == 1
+def test_equal_packages_are_judged_once(tmp_path: Path) -> None:
+    repository = history(tmp_path / "repository", [{}, {}, {}], {"t0": 0, "t1": 1, "t2": 2})
+    with mock.patch.object(judging.Compute, "__call__", autospec=True) as compute:
+        compute.return_value = b"{}"
+        results = judged(all_of(repository), PLAIN)
+    assert compute.call_count == 1
     assert [result["tree"]["revision"] for result in results] == [
         commit_of(repository, name) for name in ("t0", "t1", "t2")
     ]
@@ -134,8 +130,6 @@ def test_static_checks_look_at_the_patched_tree(tmp_path: Path) -> None:
 
 
 def test_diff_is_that_of_the_command(tmp_path: Path) -> None:
-    from tests.engine.package import run
-
     repository = history(tmp_path / "repository", [{}], {"t0": 0})
     expected = run("diff", repository, "--rev", "t0").stdout.decode()
     for cache in (False, True, True):
@@ -148,7 +142,6 @@ def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.Mo
     """The worker that meets the tree ends at once, and another goes on with its share."""
     for name in "abcdef":
         build(tmp_path / name)
-    # Memory of another kind than a file's: reading it kills the reader.
     script = tmp_path / "sitecustomize.py"
     script.write_text(
         "import os, sgl_npu_patch.engine.open_tree as m\n"
@@ -174,7 +167,9 @@ def test_interrupt_leaves_nothing_behind(
     for name in "abcd":
         build(tmp_path / name)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, time, sgl_npu_patch.engine.open_tree as m\n"
+        "import os, signal, time, sgl_npu_patch.engine.open_tree as m\n"
+        # What runs in the background of a shell ignores it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def waits(path, revision=None):\n"
         f"    open({str(tmp_path)!r} + f'/pid{{os.getpid()}}', 'w').close()\n"
         "    time.sleep(600)\n"
@@ -188,12 +183,15 @@ def test_interrupt_leaves_nothing_behind(
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    end = time.monotonic() + 60
-    while len(pids := [int(path.name[3:]) for path in tmp_path.glob("pid*")]) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    try:
+        end = time.monotonic() + 60
+        while len(pids := [int(path.name[3:]) for path in tmp_path.glob("pid*")]) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (128 + number, b"")
     assert err.decode().startswith(f"sgl-npu-patch: interrupted by signal {int(number)}")
     for pid in pids:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import open_repository
@@ -61,7 +61,8 @@ def matrix(
     """
     if write_baseline and baseline is None:
         raise UsageError("--write-baseline needs --baseline FILE, which says where to")
-    to_write = [Report(output, None), *map(_report, reports)]
+    # Stdout last: a report that cannot be written leaves nothing there.
+    to_write = [*map(_report, reports), Report(output, None)]
     before = known.read(baseline) if baseline is not None and not write_baseline else None
     wanted = _select(asked)
     with_diff = any(report.format == "html" for report in to_write)
@@ -108,6 +109,13 @@ def _report(given: str) -> Report:
 
 
 def _select(asked: Asked) -> tuple[Wanted, ...]:
+    if not asked.kinds:
+        raise UsageError("nothing is asked for: give --revs, --releases or --trees")
+    if asked.repository is not None and "revs" not in asked.kinds:
+        raise UsageError(f"which revisions of {asked.repository}? give --revs 'v*', or --trees")
+    ranges = any(".." in pattern for pattern in asked.revs)
+    if (asked.first_parent or asked.touching) and not ranges:
+        raise UsageError("--first-parent and --touching are about ranges: give --revs A..B")
     wanted: list[Wanted] = []
     for kind in asked.kinds:
         if kind == "revs":
@@ -116,13 +124,6 @@ def _select(asked: Asked) -> tuple[Wanted, ...]:
             wanted += selection.select_releases(asked.releases)
         else:
             wanted += selection.select_folders(asked.trees)
-    if not wanted:
-        raise UsageError("nothing is asked for: give --revs, --releases or --trees")
-    if asked.repository is not None and "revs" not in asked.kinds:
-        raise UsageError(f"which revisions of {asked.repository}? give --revs 'v*', or --trees")
-    ranges = any(".." in pattern for pattern in asked.revs)
-    if (asked.first_parent or asked.touching) and not ranges:
-        raise UsageError("--first-parent and --touching are about ranges: give --revs A..B")
     return selection.once(wanted)
 
 
@@ -145,23 +146,22 @@ def _write(report: Report, document: dict[str, Any]) -> None:
         # Only this one shows them, and they are large.
         results = [{k: v for k, v in r.items() if k != "diff"} for r in document["results"]]
         content = document | {"results": results}
+    text = _render(report.format, content, sys.stdout if report.path is None else None)
+    text = text if text.endswith("\n") else f"{text}\n"
     if report.path is None:
-        text = _render(report.format, content, sys.stdout)
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.write(text)
         return
     try:
-        report.path.write_text(
-            _render(report.format, content, None), encoding="utf-8", newline="\n"
-        )
+        report.path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
         raise Refused(f"{report.path}: cannot be written: {error.strerror}") from error
 
 
-def _render(name: str, document: dict[str, Any], stream: Any) -> str:
+def _render(name: str, document: dict[str, Any], stream: IO[str] | None) -> str:
     if name == "json":
         from sgl_npu_patch.reports.document import render_json
 
-        return f"{render_json(document)}\n"
+        return render_json(document)
     if name == "text":
         from sgl_npu_patch.reports.matrix_text import render as render_text
 

@@ -33,7 +33,7 @@ def render(
             console.print()
             for line in change["diff"].splitlines():
                 style = _STYLES.get(line[:1], "")
-                console.print(Text(visible(line), style=style), soft_wrap=True)
+                console.print(Text(visible(line, "\t"), style=style), soft_wrap=True)
             console.print()
         console.print(Text(f"{judged} of {commits + 1} commits were judged"))
     return printed.get()
