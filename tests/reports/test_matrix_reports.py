@@ -301,6 +301,7 @@ def test_hostile_text_is_only_code_in_markdown() -> None:
 def test_hostile_text_is_no_command_to_a_server() -> None:
     for line in github.render(hostile()).splitlines():
         assert "hacked" not in _command(line)[1]["title"]
+        assert not [value for value in _command(line)[1].values() if "\n" in value]
     for line in matrix_text.render(hostile()).split("\n"):
         assert not line.lstrip().startswith("::")
         assert "##[" not in line
@@ -321,6 +322,26 @@ def test_the_same_trouble_in_two_trees_is_told_once() -> None:
     for render in RENDERERS.values():
         if render not in (html.render, junit.render):
             assert render(sample()).count("resolve device_dispatch first") == 1
+
+
+def test_conflicts_in_other_lines_are_the_same() -> None:
+    document = sample()
+    site = document["results"][4]["outcomes"][3]["evidence"]["where"][0]
+    site["line"] += 100
+    printed = matrix_text.render(document)
+    assert "conflict in device_dispatch on main, release/fork\n" in printed
+    document["results"][4]["outcomes"][3]["evidence"]["found"] = "another"
+    assert "conflict in device_dispatch on release/fork\n" in matrix_text.render(document)
+
+
+def test_all_of_a_tree_is_news_that_the_baseline_has_not() -> None:
+    document = with_baseline()
+    remark = "withheld: backend_lists on v0.5.9\n"
+    assert remark not in matrix_text.render(document)
+    document["changes"].append(
+        {"name": "v0.5.9", "seam": "", "before": "missing", "after": "judged"}
+    )
+    assert remark in matrix_text.render(document)
 
 
 def test_what_the_baseline_has_is_no_error() -> None:
