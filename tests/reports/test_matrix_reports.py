@@ -336,7 +336,7 @@ def test_conflicts_in_other_lines_are_the_same() -> None:
 
 def test_all_of_a_tree_is_news_that_the_baseline_has_not() -> None:
     document = with_baseline()
-    remark = "withheld: backend_lists on v0.5.9\n"
+    remark = "withheld: backend_lists on v0.5.9"
     assert remark not in matrix_text.render(document)
     document["changes"].append(
         {"name": "v0.5.9", "seam": "", "before": "missing", "after": "judged"}
@@ -361,6 +361,9 @@ def test_what_the_baseline_has_is_no_error() -> None:
         if case.find("failure") is not None or case.find("error") is not None
     }
     assert failed == {("v0.5.12", "sampler.draws"), ("release/fork", "device_dispatch")}
+    skipped = [each.attrib["type"] for each in root.iter("skipped")]
+    assert skipped.count("conflict") == 3
+    assert skipped.count("not judged") == 1
     (run,) = json.loads(sarif.render(with_baseline()))["runs"]
     assert [result["level"] for result in run["results"]] == [
         "error",
