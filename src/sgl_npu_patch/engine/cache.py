@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.git_tree import GitTree
@@ -254,14 +254,22 @@ def fingerprint(made_of: tuple[str, ...] = MADE_OF) -> str:
     digest = hashlib.sha256()
     parts = [f"{sys.version_info[:2]} libcst {metadata.version('libcst')}".encode()]
     for name in made_of:
-        for file in _files(resources.files(f"sgl_npu_patch.{name}")):
+        for file in _files(_folder(name)):
             parts += [f"{name}/{file.name}".encode(), file.read_bytes()]
     for part in parts:
         digest.update(b"%d:%b" % (len(part), part))
     return digest.hexdigest()
 
 
-def _files(folder: Any) -> list[Any]:
+def _folder(name: str) -> Path:
+    """Find a part of this tool without importing it, which would take longer than the rest."""
+    spec = find_spec(f"sgl_npu_patch.{name}")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _files(folder: Path) -> list[Path]:
     found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl"))]
     return sorted(found, key=lambda file: file.name)
 
