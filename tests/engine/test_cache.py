@@ -123,7 +123,7 @@ def test_question_and_tool_are_part_of_the_key(
     memory.answer(tree, judge)
     Memory(memory.store, "other").answer(tree, judge)
     assert len(ASKED) == 2
-    monkeypatch.setattr(cache, "fingerprint", lambda: "another version")
+    monkeypatch.setattr(cache, "fingerprint", lambda made_of: "another version")
     memory.answer(tree, judge)
     assert len(ASKED) == 3
 

@@ -141,6 +141,19 @@ class Store:
         return self.folder / key[:2] / key
 
 
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Hold what was asked of a tree: names to search for, and files to compare."""
+
+    needles: tuple[str, ...]
+    blobs: tuple[PurePosixPath, ...]
+
+    @classmethod
+    def read(cls, data: bytes | None) -> _Questions:
+        asked = json.loads(data) if data is not None else {"needles": [], "blobs": []}
+        return cls(tuple(asked["needles"]), tuple(map(PurePosixPath, asked["blobs"])))
+
+
 @dataclass(slots=True)
 class Memory:
     """Answer one question about trees from a store as far as it can.
@@ -155,7 +168,7 @@ class Memory:
     question: str
     made_of: tuple[str, ...] = MADE_OF
     whole: bool = False
-    _asked: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
+    _asked: dict[str, dict[str, _Questions]] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> bytes:
@@ -212,17 +225,14 @@ class Memory:
         return self._last[answers]
 
     def _asked_before(self, base: str, tree: SourceTree) -> str:
-        traced = Traced(tree, tree.package)
         asked = self._asked.setdefault(base, {})
         for key in chain([*asked], islice(self.store.below(base), _TRIED)):
             questions = asked.pop(key, None)
             if questions is None:
-                questions = json.loads(self.store.get(key) or b'{"needles": [], "blobs": []}')
+                questions = _Questions.read(self.store.get(key))
             with suppress(Refused):
-                needles = {
-                    needle: traced.containing(needle.encode()) for needle in questions["needles"]
-                }
-                blobs = {path: traced.blob(PurePosixPath(path)) for path in questions["blobs"]}
+                needles = {needle: _names(tree, needle.encode()) for needle in questions.needles}
+                blobs = {str(path): _blob(tree, path) for path in questions.blobs}
                 answers = _answers(base, needles, blobs)
                 if self._get(answers) is not None:
                     self._asked[base] = {key: questions}
@@ -231,7 +241,10 @@ class Memory:
         return ""
 
     def _keep(self, base: str, traced: Traced, data: bytes) -> str:
-        needles = {needle.decode(): paths for needle, paths in sorted(traced.needles.items())}
+        needles = {
+            needle.decode(): [str(path) for path in paths]
+            for needle, paths in sorted(traced.needles.items())
+        }
         blobs = {str(path): blob for path, blob in sorted(traced.blobs.items())}
         answers = _answers(base, needles, blobs)
         self.store.put(answers, data)
@@ -278,6 +291,12 @@ def _whole(base: str, tree: GitTree) -> str:
     return _digest(f"{base}{tree.package_id()}".encode())
 
 
+def _names(tree: SourceTree, needle: bytes) -> list[str]:
+    if isinstance(tree, GitTree):
+        return tree.names_containing(needle)
+    return [str(path) for path in tree.containing(needle)]
+
+
 def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:
     if isinstance(tree, GitTree):
         return tree.blob(path)
@@ -285,11 +304,8 @@ def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:
     return None if data is None else _digest(data)
 
 
-def _answers(
-    base: str, needles: Mapping[str, Iterable[PurePosixPath]], blobs: Mapping[str, str | None]
-) -> str:
-    found = {needle: [str(path) for path in paths] for needle, paths in needles.items()}
-    return _digest(f"{base}{json.dumps([found, blobs])}".encode())
+def _answers(base: str, needles: Mapping[str, list[str]], blobs: Mapping[str, str | None]) -> str:
+    return _digest(f"{base}{json.dumps([needles, blobs])}".encode())
 
 
 def _digest(data: bytes) -> str:

@@ -27,7 +27,7 @@ _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _WINDOW = 30
 """How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
-_KEPT = 96 << 20
+_KEPT = 48 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
 _FOLDERS = 5_000
 """How many folders to keep; one release has about 300, and most commits change about five."""
@@ -376,8 +376,13 @@ class GitTree:
         """Search the package's files; see `SourceTree.containing`."""
         if among is not None:
             return tuple(path for path in among if needle in (self.read(path) or b""))
+        return tuple(PurePosixPath(name) for name in self.names_containing(needle))
+
+    def names_containing(self, needle: bytes) -> list[str]:
+        """Search like `containing`, without the cost of making paths of the names."""
         found = self.repository.holding(needle, self.package_id(), self.package.as_posix())
-        return tuple(self.package / name for name in sorted(found))
+        above = "" if self.package == PurePosixPath() else f"{self.package}/"
+        return [f"{above}{name}" for name in sorted(found)]
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """Give a file's bytes; see `SourceTree.read`."""

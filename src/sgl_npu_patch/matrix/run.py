@@ -52,7 +52,7 @@ def judge_trees(
                 results[places[number]] = document
                 progress(len(results))
 
-            judge_all(options, [wanted[place] for place in places], jobs, done)
+            judge_all(judge, [wanted[place] for place in places], jobs, done)
             if options.cache:
                 Store(user_folder() / ANSWERS).trim()
         for first, *others in same.values():
