@@ -32,7 +32,7 @@ def statuses(result: Mapping[str, Any]) -> dict[str, str]:
 
 def test_json(bare: Path, tmp_path: Path) -> None:
     build(tmp_path / "tree")
-    options = ["--trees", tmp_path / "tree", "--revs", "v[12]", "--jobs", "1", "--format", "json"]
+    options = ["--trees", str(tmp_path / "tree"), "--revs", "v[12]", "--jobs", "1", "--format", "json"]
     done = run("matrix", bare, *options)
     assert (done.code, done.stderr) == (0, "")
     assert done.report["changes"] == []
@@ -51,7 +51,7 @@ def test_json(bare: Path, tmp_path: Path) -> None:
 
 def test_order_is_that_of_the_options(bare: Path, tmp_path: Path) -> None:
     build(tmp_path / "tree")
-    trees, revs = ["--trees", tmp_path / "tree"], ["--revs", "v1"]
+    trees, revs = ["--trees", str(tmp_path / "tree")], ["--revs", "v1"]
     for options, first in ((trees + revs, str(tmp_path / "tree")), (revs + trees, "v1")):
         done = run("matrix", bare, *options, "--jobs", "1", "--format", "json")
         assert done.report["results"][0]["name"] == first
@@ -116,7 +116,7 @@ def test_text(bare: Path) -> None:
 
 def test_baseline(bare: Path, tmp_path: Path) -> None:
     file = tmp_path / "baseline.json"
-    compare = ["matrix", bare, "--revs", "[vm]*", "--jobs", "1", "--baseline", file]
+    compare = ["matrix", str(bare), "--revs", "[vm]*", "--jobs", "1", "--baseline", str(file)]
     written = run(*compare, "--write-baseline")
     assert written.code == 0
     assert run(*compare).code == 0
@@ -150,7 +150,7 @@ def test_baseline(bare: Path, tmp_path: Path) -> None:
 
 def test_baseline_of_a_branch_that_moved(bare: Path, tmp_path: Path) -> None:
     file = tmp_path / "baseline.json"
-    compare = ["matrix", bare, "--revs", "main", "--jobs", "1", "--baseline", file]
+    compare = ["matrix", str(bare), "--revs", "main", "--jobs", "1", "--baseline", str(file)]
     git(bare, "update-ref", "refs/heads/main", "v1")
     assert run(*compare, "--write-baseline").code == 0
     git(bare, "update-ref", "refs/heads/main", "v3")
@@ -189,7 +189,7 @@ def test_reports(bare: Path, tmp_path: Path) -> None:
 
 def test_nothing_is_written(bare: Path, tmp_path: Path, cache: Path) -> None:
     clone = tmp_path / "clone"
-    git(tmp_path, "clone", "--quiet", bare, clone)
+    git(tmp_path, "clone", "--quiet", str(bare), str(clone))
     before = snapshot(clone)
     assert run("matrix", clone, "--revs", "v*", "--jobs", "1", "--no-cache").code == 3
     assert not cache.exists()

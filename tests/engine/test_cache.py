@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from importlib import resources
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -124,7 +123,7 @@ def test_question_and_tool_are_part_of_the_key(
     memory.answer(tree, judge)
     Memory(memory.store, "other").answer(tree, judge)
     assert len(ASKED) == 2
-    monkeypatch.setattr(cache, "fingerprint", lambda: "another version")
+    monkeypatch.setattr(cache, "fingerprint", lambda made_of: "another version")
     memory.answer(tree, judge)
     assert len(ASKED) == 3
 
@@ -146,7 +145,7 @@ def test_fingerprint(
     for each in ("codemods", "engine", "npu_ops", "templates", "reports"):
         (tmp_path / each).mkdir()
         (tmp_path / each / "__init__.py").touch()
-    monkeypatch.setattr(resources, "files", lambda name: tmp_path / name.rpartition(".")[2])
+    monkeypatch.setattr(cache, "_folder", tmp_path.joinpath)
     before = cache.fingerprint.__wrapped__()
     assert before == cache.fingerprint.__wrapped__()
     (tmp_path / folder / name).write_text("new")

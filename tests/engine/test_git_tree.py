@@ -358,8 +358,7 @@ def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPa
     with open_repository(root) as opened:
         for revision in ("HEAD~1", "HEAD", "main"):
             make_plan(opened.open(revision), DETERMINISTIC)
-    commits = output(root, "rev-list", "HEAD").split()
-    assert {name for name, times in asked.items() if times > 1} == {commits[0]}
+    assert {name for name, times in asked.items() if times > 1} == set()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sgl_npu_patch.engine.git_tree import open_repository
 from sgl_npu_patch.matrix import judge as judging
-from sgl_npu_patch.matrix.judge import Options
+from sgl_npu_patch.matrix.judge import Judge, Options
 from sgl_npu_patch.matrix.processes import judge_all
 from sgl_npu_patch.matrix.run import judge_trees
 from sgl_npu_patch.matrix.selection import Wanted, select_folders, select_revisions
@@ -154,7 +154,8 @@ def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found: dict[int, dict[str, Any]] = {}
     wanted = list(select_folders(str(tmp_path / name) for name in "abcdef"))
-    judge_all(PLAIN, wanted, 2, found.__setitem__)
+    with Judge(PLAIN) as judge:
+        judge_all(judge, wanted, 2, found.__setitem__)
     assert sorted(found) == list(range(6))
     assert [place for place in found if "error" in found[place]] == [1]
     assert "ended before it was done" in found[1]["error"]["message"]

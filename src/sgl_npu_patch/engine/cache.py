@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
+from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.git_tree import GitTree
@@ -141,6 +141,19 @@ class Store:
         return self.folder / key[:2] / key
 
 
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Hold what was asked of a tree: names to search for, and files to compare."""
+
+    needles: tuple[str, ...]
+    blobs: tuple[PurePosixPath, ...]
+
+    @classmethod
+    def read(cls, data: bytes | None) -> _Questions:
+        asked = json.loads(data) if data is not None else {"needles": [], "blobs": []}
+        return cls(tuple(asked["needles"]), tuple(map(PurePosixPath, asked["blobs"])))
+
+
 @dataclass(slots=True)
 class Memory:
     """Answer one question about trees from a store as far as it can.
@@ -155,7 +168,7 @@ class Memory:
     question: str
     made_of: tuple[str, ...] = MADE_OF
     whole: bool = False
-    _asked: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
+    _asked: dict[str, dict[str, _Questions]] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> bytes:
@@ -212,17 +225,14 @@ class Memory:
         return self._last[answers]
 
     def _asked_before(self, base: str, tree: SourceTree) -> str:
-        traced = Traced(tree, tree.package)
         asked = self._asked.setdefault(base, {})
         for key in chain([*asked], islice(self.store.below(base), _TRIED)):
             questions = asked.pop(key, None)
             if questions is None:
-                questions = json.loads(self.store.get(key) or b'{"needles": [], "blobs": []}')
+                questions = _Questions.read(self.store.get(key))
             with suppress(Refused):
-                needles = {
-                    needle: traced.containing(needle.encode()) for needle in questions["needles"]
-                }
-                blobs = {path: traced.blob(PurePosixPath(path)) for path in questions["blobs"]}
+                needles = {needle: _names(tree, needle.encode()) for needle in questions.needles}
+                blobs = {str(path): _blob(tree, path) for path in questions.blobs}
                 answers = _answers(base, needles, blobs)
                 if self._get(answers) is not None:
                     self._asked[base] = {key: questions}
@@ -231,7 +241,10 @@ class Memory:
         return ""
 
     def _keep(self, base: str, traced: Traced, data: bytes) -> str:
-        needles = {needle.decode(): paths for needle, paths in sorted(traced.needles.items())}
+        needles = {
+            needle.decode(): [str(path) for path in paths]
+            for needle, paths in sorted(traced.needles.items())
+        }
         blobs = {str(path): blob for path, blob in sorted(traced.blobs.items())}
         answers = _answers(base, needles, blobs)
         self.store.put(answers, data)
@@ -254,20 +267,34 @@ def fingerprint(made_of: tuple[str, ...] = MADE_OF) -> str:
     digest = hashlib.sha256()
     parts = [f"{sys.version_info[:2]} libcst {metadata.version('libcst')}".encode()]
     for name in made_of:
-        for file in _files(resources.files(f"sgl_npu_patch.{name}")):
+        for file in _files(_folder(name)):
             parts += [f"{name}/{file.name}".encode(), file.read_bytes()]
     for part in parts:
         digest.update(b"%d:%b" % (len(part), part))
     return digest.hexdigest()
 
 
-def _files(folder: Any) -> list[Any]:
+def _folder(name: str) -> Path:
+    """Find a part of this tool without importing it, which would take longer than the rest."""
+    spec = find_spec(f"sgl_npu_patch.{name}")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _files(folder: Path) -> list[Path]:
     found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl"))]
     return sorted(found, key=lambda file: file.name)
 
 
 def _whole(base: str, tree: GitTree) -> str:
     return _digest(f"{base}{tree.package_id()}".encode())
+
+
+def _names(tree: SourceTree, needle: bytes) -> list[str]:
+    if isinstance(tree, GitTree):
+        return tree.names_containing(needle)
+    return [str(path) for path in tree.containing(needle)]
 
 
 def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:
@@ -277,11 +304,8 @@ def _blob(tree: SourceTree, path: PurePosixPath) -> str | None:
     return None if data is None else _digest(data)
 
 
-def _answers(
-    base: str, needles: Mapping[str, Iterable[PurePosixPath]], blobs: Mapping[str, str | None]
-) -> str:
-    found = {needle: [str(path) for path in paths] for needle, paths in needles.items()}
-    return _digest(f"{base}{json.dumps([found, blobs])}".encode())
+def _answers(base: str, needles: Mapping[str, list[str]], blobs: Mapping[str, str | None]) -> str:
+    return _digest(f"{base}{json.dumps([needles, blobs])}".encode())
 
 
 def _digest(data: bytes) -> str:

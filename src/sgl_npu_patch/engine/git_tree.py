@@ -27,10 +27,12 @@ _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _WINDOW = 30
 """How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
-_KEPT = 96 << 20
+_KEPT = 48 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
 _FOLDERS = 5_000
 """How many folders to keep; one release has about 300, and most commits change about five."""
+_ABOVE = ("python", "sglang")
+"""Folders that lead to the package, in a repository's root or in one of them."""
 _PROTOCOLS = "file:git:http:https:ssh"
 _PARTIAL = r"^(extensions\.partialclone|remote\..*\.(promisor|url))$"
 
@@ -51,6 +53,7 @@ class Repository:
     prefix: PurePosixPath
     _objects: _Objects
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    _roots: dict[str, str] = field(default_factory=dict)
     _needles: list[bytes] = field(default_factory=list)
     _found: dict[str, tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -101,9 +104,10 @@ class Repository:
 
     def _is_commit(self, name: str) -> bool:
         """Tell without a further process: a whole id is never taken for another name."""
-        with suppress(Refused):
-            return [kind for kind, _ in self._objects.get([name])] == ["commit"]
-        return False
+        if name not in self._roots:
+            with suppress(Refused):
+                self._read_commits([name])
+        return name in self._roots
 
     def git(self, arguments: Sequence[str], *more: str) -> subprocess.CompletedProcess[bytes]:
         """Run a git command that only reads."""
@@ -144,11 +148,11 @@ class Repository:
             self._folders.clear()
             self._found.clear()
         commit = self.resolve(revision)
-        ((kind, data),) = self._objects.get([commit])
-        assert kind == "commit", kind
+        if commit not in self._roots:
+            self._read_commits([commit])
         tree = GitTree(
             self,
-            root=data.partition(b"\n")[0].removeprefix(b"tree ").decode("ascii"),
+            root=self._roots[commit],
             package=PurePosixPath(),
             label=str(self.path),
             revision=commit,
@@ -158,6 +162,34 @@ class Repository:
             raise Refused(no_package(f"{self.path} at {revision}"))
         tree.package = package
         return tree
+
+    def prepare(self, commits: Sequence[str]) -> None:
+        """Read what finding the package in many commits takes, in few questions rather than many.
+
+        Raises:
+            Refused: one of them is missing.
+        """
+        if len(self._folders) > _FOLDERS:
+            self._folders.clear()
+            self._found.clear()
+        self._read_commits([commit for commit in commits if commit not in self._roots])
+        level = [self._roots[commit] for commit in commits]
+        for name in (*self.prefix.parts, *_ABOVE, ""):
+            self._read_folders(tree for tree in level if tree not in self._folders)
+            names = {name} if name not in _ABOVE else {*_ABOVE}
+            level = [
+                found
+                for tree in dict.fromkeys(level)
+                for each in names
+                for mode, found in [self._folders[tree].get(each, (0, ""))]
+                if mode == _FOLDER
+            ]
+
+    def _read_commits(self, commits: Sequence[str]) -> None:
+        for commit, (kind, data) in zip(commits, self._objects.get(commits), strict=True):
+            if kind == "commit":
+                root = data.partition(b"\n")[0].removeprefix(b"tree ")
+                self._roots[commit] = root.decode("ascii")
 
     def folder(self, tree: str) -> dict[str, Entry]:
         """List what stands in a folder, given by the id of its tree."""
@@ -344,8 +376,13 @@ class GitTree:
         """Search the package's files; see `SourceTree.containing`."""
         if among is not None:
             return tuple(path for path in among if needle in (self.read(path) or b""))
+        return tuple(PurePosixPath(name) for name in self.names_containing(needle))
+
+    def names_containing(self, needle: bytes) -> list[str]:
+        """Search like `containing`, without the cost of making paths of the names."""
         found = self.repository.holding(needle, self.package_id(), self.package.as_posix())
-        return tuple(self.package / name for name in sorted(found))
+        above = "" if self.package == PurePosixPath() else f"{self.package}/"
+        return [f"{above}{name}" for name in sorted(found)]
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """Give a file's bytes; see `SourceTree.read`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,26 +62,34 @@ class Judge:
         except Refused as error:
             return failed(wanted, str(error))
 
-    def known(self, wanted: Wanted) -> dict[str, Any] | None:
-        """Give the document if it can be told without reading a file that the series reads."""
-        if wanted.kind != "revision" or not self.options.cache:
-            return None
+    def prepare(self, wanted: Sequence[Wanted]) -> None:
+        """Look the revisions among some trees up at once, before each is looked at."""
+        places: dict[str, list[str]] = {}
+        for each in wanted:
+            if each.kind == "revision":
+                places.setdefault(each.place, []).append(each.revision)
+        for place, commits in places.items():
+            # What cannot be read is refused when it is looked at.
+            with suppress(Refused):
+                self.repository(place).prepare(commits)
+
+    def known(self, wanted: Wanted) -> tuple[dict[str, Any] | None, str]:
+        """Tell of a revision what can be told without reading a file that the series reads.
+
+        Returns its document, if that is so, and else what stands for all that is in its package.
+        """
+        if wanted.kind != "revision":
+            return None, ""
         try:
             with self._opened(wanted) as tree:
+                assert isinstance(tree, GitTree)
                 memory = self._memory(tree)
                 data = memory.known(tree) if memory else None
-                return self._finish(wanted, tree, data) if data is not None else None
+                if data is not None:
+                    return self._finish(wanted, tree, data), ""
+                return None, f"{tree.package} {tree.package_id()} {tree.copies()}"
         except Refused as error:
-            return failed(wanted, str(error))
-
-    def package_id(self, wanted: Wanted) -> str:
-        """Name what is in the package of a revision; nothing for what is no revision."""
-        if wanted.kind != "revision":
-            return ""
-        with suppress(Refused), self._opened(wanted) as tree:
-            if isinstance(tree, GitTree):
-                return f"{tree.package} {tree.package_id()} {tree.copies()}"
-        return ""
+            return failed(wanted, str(error)), ""
 
     def alike(self, wanted: Wanted, document: dict[str, Any]) -> dict[str, Any]:
         """Give the document of a revision whose package is that of another document."""

@@ -10,6 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -21,21 +22,23 @@ from sgl_npu_patch.matrix.selection import Wanted
 _SECONDS = 10
 """How long a process may take to end when it is told to."""
 
+_AT_ONCE = 500
+"""How many trees of its share to tell a new process, which looks them up at once."""
+
 Done = Callable[[int, dict[str, Any]], None]
 
 
-def judge_all(options: Options, wanted: Sequence[Wanted], jobs: int, done: Done) -> None:
+def judge_all(judge: Judge, wanted: Sequence[Wanted], jobs: int, done: Done) -> None:
     """Judge trees and tell each one's document with its place; one process uses none beside it.
 
     Neighbours are given to the same process as far as possible: they share most of their files.
     """
     if jobs == 1 or len(wanted) == 1:
-        with Judge(options) as judge:
-            for place, each in enumerate(wanted):
-                done(place, _document(judge, each))
+        for place, each in enumerate(wanted):
+            done(place, _document(judge, each))
         return
     shares = [deque(share) for share in _shares(len(wanted), min(jobs, len(wanted)))]
-    workers = [_Worker(options, share) for share in shares]
+    workers = [_Worker(judge.options, share) for share in shares]
     try:
         for worker in workers:
             worker.give(wanted)
@@ -84,7 +87,10 @@ class _Worker:
             # Not forked: nothing of ours that is open or half done is to be in it.
             context = multiprocessing.get_context("spawn")
             self.pipe, other = context.Pipe()
-            self._process = context.Process(target=_serve, args=(other, self._options), daemon=True)
+            soon = [wanted[place] for place in (self.given, *islice(self.share, _AT_ONCE))]
+            self._process = context.Process(
+                target=_serve, args=(other, self._options, soon), daemon=True
+            )
             self._process.start()
             other.close()
         with suppress(OSError):
@@ -115,13 +121,14 @@ class _Worker:
             self._process = None
 
 
-def _serve(pipe: Connection, options: Options) -> None:
-    """Judge what the pipe names until it is closed."""
+def _serve(pipe: Connection, options: Options, soon: Sequence[Wanted]) -> None:
+    """Judge what the pipe names, most likely ``soon``, until it is closed."""
     gc.disable()
     # A terminal's interrupt reaches every process; the one that started this one tells it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupted)
     with suppress(Interrupted, EOFError, OSError), Judge(options) as judge:
+        judge.prepare(soon)
         while True:
             pipe.send(_document(judge, pipe.recv()))
 

@@ -12,6 +12,8 @@ from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import header
 
 Progress = Callable[[int], None]
+_AT_ONCE = 500
+"""How many revisions to look up at once; what is read of each is kept that long."""
 
 
 def processors() -> int:
@@ -33,12 +35,14 @@ def judge_trees(
     same: dict[str, list[int]] = {}
     with Judge(options) as judge:
         for place, each in enumerate(wanted):
-            known = judge.known(each)
+            if place % _AT_ONCE == 0:
+                judge.prepare(wanted[place : place + _AT_ONCE])
+            known, package = judge.known(each)
             if known is not None:
                 results[place] = known
             else:
                 # Revisions with the same package differ in their names only.
-                same.setdefault(judge.package_id(each) or f"{place}", []).append(place)
+                same.setdefault(package or f"{place}", []).append(place)
         progress(len(results))
         places = [first for first, *_ in same.values()]
         if places:
@@ -48,7 +52,7 @@ def judge_trees(
                 results[places[number]] = document
                 progress(len(results))
 
-            judge_all(options, [wanted[place] for place in places], jobs, done)
+            judge_all(judge, [wanted[place] for place in places], jobs, done)
             if options.cache:
                 Store(user_folder() / ANSWERS).trim()
         for first, *others in same.values():
