@@ -32,7 +32,16 @@ def statuses(result: Mapping[str, Any]) -> dict[str, str]:
 
 def test_json(bare: Path, tmp_path: Path) -> None:
     build(tmp_path / "tree")
-    options = ["--trees", str(tmp_path / "tree"), "--revs", "v[12]", "--jobs", "1", "--format", "json"]
+    options = [
+        "--trees",
+        str(tmp_path / "tree"),
+        "--revs",
+        "v[12]",
+        "--jobs",
+        "1",
+        "--format",
+        "json",
+    ]
     done = run("matrix", bare, *options)
     assert (done.code, done.stderr) == (0, "")
     assert done.report["changes"] == []
