@@ -171,15 +171,15 @@ def symbol_diff(
 ) -> str:
     """Give the unified diff between two commits of just the symbols that a seam reads.
 
-    Where a symbol is gone, the files that changed are searched for its new place, and then for a
-    new symbol that is much like it. Where none of the symbols differs, what made the difference is
+    Where a symbol is gone, the files that changed are searched for its new place, and its
+    own file for a new symbol that is much like it. Where none of the symbols differs, what made the difference is
     in other files that the seam reads; these are diffed whole.
     """
     old, new = (document["tree"]["revision"] for document in (before, after))
     changed = _changed(repository, old, new)
     symbols = dict.fromkeys([*_symbols(before, seam), *_symbols(after, seam)])
     sides = [_Side(repository, revision, changed) for revision in (old, new)]
-    parts = [_diff(*_cut(*sides, *symbol)) for symbol in symbols]
+    parts = [_diff(*_cut(sides[0], sides[1], *symbol)) for symbol in symbols]
     found = "".join(dict.fromkeys(parts))
     if found:
         return found
@@ -188,28 +188,25 @@ def symbol_diff(
 
 
 def _cut(old: _Side, new: _Side, path: str, symbol: str) -> tuple[tuple[str, str], ...]:
-    cut = (old.cut(path, symbol), new.cut(path, symbol))
-    if not cut[0][1] or not cut[1][1]:
-        gone = 0 if cut[0][1] else 1
-        here, there = ((old, new), (new, old))[gone]
-        like = _like(cut[gone], here, there)
-        if like:
-            return (cut[gone], like) if gone == 0 else (like, cut[gone])
-    return cut
+    before, after = old.cut(path, symbol), new.cut(path, symbol)
+    if before[1] and not after[1]:
+        after = _like(before[1], path, old, new) or after
+    elif after[1] and not before[1]:
+        before = _like(after[1], path, new, old) or before
+    return before, after
 
 
-def _like(cut: tuple[str, str], here: _Side, there: _Side) -> tuple[str, str] | None:
-    """Find what a symbol became: what only the other side has, and is most like it."""
+def _like(piece: str, path: str, here: _Side, there: _Side) -> tuple[str, str] | None:
+    """Find what a symbol is on the other side: what is in its file there only, most like it."""
+    known = {block.qualname for block in _blocks(path, here.text(path))[1]}
+    text, blocks = _blocks(path, there.text(path))
     best, found = _LIKE, None
-    for path in here.changed:
-        known = {block.qualname for block in _blocks(path, here.text(path))[1]}
-        text, blocks = _blocks(path, there.text(path))
-        for block in blocks:
-            if block.kind != "import" and block.qualname not in known:
-                piece = text[block.start : block.end]
-                likeness = difflib.SequenceMatcher(None, cut[1], piece).ratio()
-                if likeness > best:
-                    best, found = likeness, (f"{path} {block.qualname}", piece)
+    for block in blocks:
+        if block.kind != "import" and block.qualname not in known:
+            other = text[block.start : block.end]
+            matcher = difflib.SequenceMatcher(None, piece, other)
+            if matcher.real_quick_ratio() > best and (likeness := matcher.ratio()) > best:
+                best, found = likeness, (f"{path} {block.qualname}", other)
     return found
 
 
