@@ -32,17 +32,8 @@ def statuses(result: Mapping[str, Any]) -> dict[str, str]:
 
 def test_json(bare: Path, tmp_path: Path) -> None:
     build(tmp_path / "tree")
-    options = [
-        "--trees",
-        str(tmp_path / "tree"),
-        "--revs",
-        "v[12]",
-        "--jobs",
-        "1",
-        "--format",
-        "json",
-    ]
-    done = run("matrix", bare, *options)
+    options = ["--trees", str(tmp_path / "tree"), "--revs", "v[12]", "--jobs", "1"]
+    done = run("matrix", bare, *options, "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     assert done.report["changes"] == []
     folder, first, second = done.report["results"]

@@ -53,10 +53,12 @@ def test_diff_is_that_of_the_symbol(tmp_path: Path, judge: Judge) -> None:
     commits = [{}, {COMMON: moved, OTHER: "z = 1\n"}]
     repository = history(tmp_path / "repository", commits)
     (change,) = search(judge, repository, "main~1", "main").changes
-    removed = [line for line in change["diff"].splitlines() if line.startswith("-")]
-    assert removed[:2] == [
+    assert change["diff"].splitlines()[:5] == [
         f"--- a/python/sglang/{COMMON} get_dispatch_device_backend",
+        f"+++ b/python/sglang/{COMMON} device_backend",
+        "@@ -1,4 +1,4 @@",
         "-def get_dispatch_device_backend():",
+        "+def device_backend():",
     ]
     assert "y = 1" not in change["diff"]
     assert "z = 1" not in change["diff"]

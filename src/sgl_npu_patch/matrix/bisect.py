@@ -8,13 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import Repository
 from sgl_npu_patch.matrix.baseline import MISSING, Facts, facts_of
 from sgl_npu_patch.matrix.judge import Judge
 from sgl_npu_patch.matrix.selection import Wanted
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.source import Block
+
+_LIKE = 0.6
+"""How much of a definition must be the same in another one to be shown as what it became."""
 
 
 @dataclass(slots=True)
@@ -165,20 +171,43 @@ def symbol_diff(
 ) -> str:
     """Give the unified diff between two commits of just the symbols that a seam reads.
 
-    Where a symbol is gone, the files that changed are searched for its new place. Where none of the
-    symbols differs, what made the difference is in other files that the seam reads; these are
-    diffed whole.
+    Where a symbol is gone, the files that changed are searched for its new place, and its
+    own file for a new symbol that is much like it. Where none of the symbols differs, what made the difference is
+    in other files that the seam reads; these are diffed whole.
     """
     old, new = (document["tree"]["revision"] for document in (before, after))
     changed = _changed(repository, old, new)
     symbols = dict.fromkeys([*_symbols(before, seam), *_symbols(after, seam)])
     sides = [_Side(repository, revision, changed) for revision in (old, new)]
-    parts = [_diff(*(side.cut(*symbol) for side in sides)) for symbol in symbols]
+    parts = [_diff(*_cut(sides[0], sides[1], *symbol)) for symbol in symbols]
     found = "".join(dict.fromkeys(parts))
     if found:
         return found
     read = {path for side in sides for path in side.read(seam)}
     return "".join(_diff(*((p, side.text(p)) for side in sides)) for p in changed if p in read)
+
+
+def _cut(old: _Side, new: _Side, path: str, symbol: str) -> tuple[tuple[str, str], ...]:
+    before, after = old.cut(path, symbol), new.cut(path, symbol)
+    if before[1] and not after[1]:
+        after = _like(before[1], path, old, new) or after
+    elif after[1] and not before[1]:
+        before = _like(after[1], path, new, old) or before
+    return before, after
+
+
+def _like(piece: str, path: str, here: _Side, there: _Side) -> tuple[str, str] | None:
+    """Find what a symbol is on the other side: what is in its file there only, most like it."""
+    known = {block.qualname for block in _blocks(path, here.text(path))[1]}
+    text, blocks = _blocks(path, there.text(path))
+    best, found = _LIKE, None
+    for block in blocks:
+        if block.kind != "import" and block.qualname not in known:
+            other = text[block.start : block.end]
+            matcher = difflib.SequenceMatcher(None, piece, other)
+            if matcher.real_quick_ratio() > best and (likeness := matcher.ratio()) > best:
+                best, found = likeness, (f"{path} {block.qualname}", other)
+    return found
 
 
 def _symbols(document: Mapping[str, Any], seam: str) -> Iterator[tuple[str, str]]:
@@ -239,15 +268,20 @@ class _Side:
 
 
 def _pieces(path: str, text: str, symbol: str) -> Iterator[str]:
+    source, blocks = _blocks(path, text)
+    for block in blocks:
+        if block.qualname == symbol and block.kind != "import":
+            yield source[block.start : block.end]
+
+
+def _blocks(path: str, text: str) -> tuple[str, tuple[Block, ...]]:
     from sgl_npu_patch.engine.source import read_source
 
     try:
         source = read_source(PurePosixPath(path), text.encode("utf-8"))
     except Refused:
-        return
-    for block in source.blocks:
-        if block.qualname == symbol and block.kind != "import":
-            yield source.cut(block)
+        return text, ()
+    return source.text, source.blocks
 
 
 def _diff(old: tuple[str, str], new: tuple[str, str]) -> str:
