@@ -55,6 +55,7 @@ refresh: $(VENV)/test.stamp
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.bench_apply
+	$(BIN)/python -m benchmarks.bench_matrix
 
 clean:
 	rm -rf build $(VENV)

@@ -24,6 +24,14 @@ RELEASE = "0.5.12.post1"
 
 _BLOCK = re.compile(r"(<!-- run -->\n```console\n)(.*?)(```\n)", re.DOTALL)
 
+_GIT = {
+    **{f"GIT_{who}_NAME": "you" for who in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{who}_EMAIL": "you@localhost" for who in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{who}_DATE": "2026-01-05T12:00:00Z" for who in ("AUTHOR", "COMMITTER")},
+    "GIT_CONFIG_GLOBAL": os.devnull,
+}
+"""Gives the same commits whoever makes them, and whenever."""
+
 INTRODUCTION = """\
 # Seams of the series `deterministic`
 
@@ -78,7 +86,11 @@ def _session(block: str, folder: str) -> str:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+                env={
+                    **os.environ,
+                    **_GIT,
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                },
             )
             output = "\n".join(part.rstrip() for part in done.stdout.splitlines())
             printed.append(f"{line}\n{output}\n" if output else f"{line}\n")

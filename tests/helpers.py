@@ -20,7 +20,8 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.plan import SETTLED, Outcome, Plan, make_plan, prove
+from sgl_npu_patch.engine.outcome import SETTLED, Outcome
+from sgl_npu_patch.engine.plan import Plan, make_plan, prove
 from sgl_npu_patch.reports.text import evidence_lines
 
 Files = Mapping[str, str | bytes | None]

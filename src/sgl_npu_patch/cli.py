@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from io import TextIOWrapper
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -23,7 +23,7 @@ from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
-    from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
+    from sgl_npu_patch.engine.tree import SourceTree
     from sgl_npu_patch.verify.run import Verified
 
 WHEEL_SUFFIX = "npu.deterministic"
@@ -48,11 +48,36 @@ class CheckFormat(str, Enum):
     sarif = "sarif"
 
 
+class MatrixFormat(str, Enum):
+    """Choose how a run over many trees is reported."""
+
+    text = "text"
+    json = "json"
+    junit = "junit"
+    sarif = "sarif"
+    markdown = "markdown"
+    github = "github"
+    html = "html"
+
+
+_ORDER = "order of kinds"
+
+
+def _in_order(
+    context: typer.Context, parameter: typer.CallbackParam, value: list[str] | None
+) -> list[str] | None:
+    """Note which kinds of trees were asked for first."""
+    if value:
+        context.meta.setdefault(_ORDER, []).append(parameter.name)
+    return value
+
+
 Tree = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="An SGLang checkout, its python/ folder, the sglang package, or site-packages.",
+        help="An SGLang checkout, its python/ folder, the sglang package, or site-packages; a "
+        "wheel, zip or source distribution; with --rev, a git repository, bare or not.",
         show_default=False,
     ),
 ]
@@ -61,7 +86,8 @@ TreeOrOut = Annotated[
     typer.Argument(
         metavar="PATH",
         help="An SGLang checkout, its python/ folder, the sglang package, or site-packages; with "
-        "--wheel, the folder or the new .whl file to write to.",
+        "--check, also what `status` takes; with --wheel, the folder or the new .whl file to write "
+        "to.",
         show_default=False,
     ),
 ]
@@ -72,6 +98,15 @@ Only = Annotated[
 Skip = Annotated[
     list[str] | None,
     typer.Option("--skip", metavar="SEAM", help="Leave this seam out; may be repeated."),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(
+        "--rev",
+        metavar="REV",
+        help="Read this commit, tag or branch of the repository, without a checkout.",
+        show_default=False,
+    ),
 ]
 Output = Annotated[Format, typer.Option("--format", help="How to report.")]
 Strict = Annotated[
@@ -136,22 +171,27 @@ def apply(
             show_default=False,
         ),
     ] = None,
+    rev: Revision = None,
     output: Output = Format.text,
 ) -> None:
     """Patch a tree in place, or a wheel into a new one: all of the series, or nothing."""
     from sgl_npu_patch.engine.plan import prove
 
     if wheel is not None:
+        if rev is not None:
+            raise UsageError("--rev and --wheel exclude each other: a wheel has no revisions")
         _apply_to_wheel(wheel, path, only, skip, output, check=check, diff=diff, strict=strict)
         return
-    tree, plan = _plan(path, only, skip)
-    if plan.changes.changes and not check:
-        _write(tree, plan, allow_dirty)
-    else:
-        prove(plan, _series())
-    verb = "would change" if check else "changed"
-    with _reader_may_leave():
-        _report(tree, plan, output, verb, with_diff=diff)
+    if not check:
+        _check_writable(path, rev)
+    with _planned(path, rev, only, skip) as (tree, plan):
+        if plan.changes.changes and not check:
+            _write(tree, plan, allow_dirty)
+        else:
+            prove(plan, _series())
+        verb = "would change" if check else "changed"
+        with _reader_may_leave():
+            _report(tree, plan, output, verb, with_diff=diff)
     _leave(plan, strict=strict, pending=check)
 
 
@@ -195,23 +235,22 @@ def status(
     only: Only = None,
     skip: Skip = None,
     strict: Strict = False,
+    rev: Revision = None,
     output: Output = Format.text,
 ) -> None:
     """Show what each seam finds in a tree; write nothing."""
-    tree, plan = _plan(path, only, skip)
-    with _reader_may_leave():
+    with _planned(path, rev, only, skip) as (tree, plan), _reader_may_leave():
         _report(tree, plan, output, "would change", with_diff=False)
     _leave(plan, strict=strict, pending=False)
 
 
 @app.command()
-def diff(path: Tree, only: Only = None, skip: Skip = None) -> None:
+def diff(path: Tree, only: Only = None, skip: Skip = None, rev: Revision = None) -> None:
     """Print the change as a unified diff for `git apply` or `patch -p1`; write nothing."""
     from sgl_npu_patch.engine.plan import prove
 
-    tree, plan = _plan(path, only, skip)
-    prove(plan, _series())
-    with _reader_may_leave():
+    with _planned(path, rev, only, skip) as (tree, plan), _reader_may_leave():
+        prove(plan, _series())
         if plan.conflicts:
             _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
         _print_diff(tree, plan)
@@ -294,7 +333,7 @@ def _tell(text: str) -> None:
             print(f"sgl-npu-patch: {text} ...", file=sys.stderr, flush=True)
 
 
-def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat) -> None:
+def _report_checks(tree: SourceTree, verified: Verified, output: CheckFormat) -> None:
     if output is CheckFormat.json:
         from sgl_npu_patch.reports.checks import check_documents
         from sgl_npu_patch.reports.document import document, render_json
@@ -306,9 +345,10 @@ def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat)
 
         print(render_junit(verified.results, f"sgl-npu-patch verify {tree.label}"))
     elif output is CheckFormat.sarif:
+        from sgl_npu_patch.engine.open_tree import prefix_of
         from sgl_npu_patch.reports.sarif import render_sarif
 
-        print(render_sarif(verified.results, _prefix(tree)))
+        print(render_sarif(verified.results, prefix_of(tree)))
     else:
         from sgl_npu_patch.engine.tree import package_version
         from sgl_npu_patch.reports.checks import count, print_checks
@@ -316,6 +356,149 @@ def _report_checks(tree: DirectoryTree, verified: Verified, output: CheckFormat)
         version = package_version(tree) or "of unknown version"
         told = f"SGLang {version} in {tree.label}: {count(verified.results)}"
         print_checks(verified.results, told, sys.stdout)
+
+
+@app.command()
+def matrix(
+    context: typer.Context,
+    repository: Annotated[
+        str | None,
+        typer.Argument(metavar="[REPO]", help="The git repository that --revs is about."),
+    ] = None,
+    revs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--revs",
+            metavar="GLOB|A..B|REV",
+            help="Tags and branches that match, the commits of a range, or one revision; may be "
+            "repeated.",
+            callback=_in_order,
+        ),
+    ] = None,
+    releases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--releases",
+            metavar="SPECIFIER",
+            help="Published releases that fit, such as '>=0.5.3rc2,<0.5.13'; may be repeated.",
+            callback=_in_order,
+        ),
+    ] = None,
+    trees: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trees",
+            metavar="DIR",
+            help="A folder or archive, as `status` takes it; may be repeated.",
+            callback=_in_order,
+        ),
+    ] = None,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow ranges along first parents only.")
+    ] = False,
+    touching: Annotated[
+        bool,
+        typer.Option(
+            "--touching",
+            help="Of ranges, take only commits that change a file which the series reads.",
+        ),
+    ] = False,
+    static: Annotated[
+        bool, typer.Option("--static", help="Add the checks that execute nothing of a tree.")
+    ] = False,
+    behaviour: Annotated[
+        bool, typer.Option("--verify", help="Add all checks of `verify`; slow.")
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="Exit 1 if anything differs from this file, else 0.",
+            show_default=False,
+        ),
+    ] = None,
+    write_baseline: Annotated[
+        bool, typer.Option("--write-baseline", help="Write what is found to the baseline's FILE.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", min=1, help="How many processes to use; as many as there are processors."
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Judge every tree anew, and remember nothing.")
+    ] = False,
+    report: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--report",
+            metavar="FORMAT=FILE",
+            help="Write this report too; may be repeated.",
+        ),
+    ] = None,
+    output: Annotated[
+        MatrixFormat, typer.Option("--format", help="How to report on stdout.")
+    ] = MatrixFormat.text,
+) -> None:
+    """Show the statuses of many revisions, releases and folders; write nothing to them."""
+    from sgl_npu_patch.matrix import command
+
+    with _reader_may_leave():
+        code = command.matrix(
+            command.Asked(
+                repository=repository,
+                kinds=context.meta.get(_ORDER, []),
+                revs=revs or [],
+                releases=releases or [],
+                trees=trees or [],
+                first_parent=first_parent,
+                touching=touching,
+            ),
+            checks="verify" if behaviour else "static" if static else "",
+            baseline=None if baseline is None else _path(baseline, "FILE"),
+            write_baseline=write_baseline,
+            jobs=jobs,
+            cache=not no_cache,
+            reports=report or [],
+            output=output.value,
+        )
+    raise typer.Exit(code)
+
+
+@app.command()
+def bisect(
+    repository: Annotated[
+        str, typer.Argument(metavar="REPO", help="A git repository.", show_default=False)
+    ],
+    good: Annotated[
+        str, typer.Option("--good", metavar="REV", help="Where to begin.", show_default=False)
+    ],
+    bad: Annotated[
+        str, typer.Option("--bad", metavar="REV", help="Where to end.", show_default=False)
+    ],
+    seam: Annotated[
+        str | None,
+        typer.Option("--seam", metavar="SEAM", help="Look at this seam alone.", show_default=False),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Judge every commit anew, and remember nothing.")
+    ] = False,
+    output: Output = Format.text,
+) -> None:
+    """Find the commits at which the statuses of seams change between two revisions."""
+    from sgl_npu_patch.matrix import command
+
+    if seam is not None and seam not in _series():
+        raise UsageError(f"no such seam: {seam}; seams are {', '.join(_series())}")
+    text, remarks = command.bisect(
+        _path(repository, "REPO"), good, bad, seam, cache=not no_cache, output=output.value
+    )
+    for remark in remarks:
+        _warn(remark)
+    with _reader_may_leave():
+        sys.stdout.write(text)
 
 
 @app.command("list")
@@ -505,20 +688,48 @@ def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]
     return selected
 
 
-def _plan(path: str, only: list[str] | None, skip: list[str] | None) -> tuple[DirectoryTree, Plan]:
+@contextmanager
+def _planned(
+    path: str, rev: str | None, only: list[str] | None, skip: list[str] | None
+) -> Iterator[tuple[SourceTree, Plan]]:
     from dataclasses import replace
 
+    from sgl_npu_patch.engine.open_tree import open_tree
     from sgl_npu_patch.engine.plan import make_plan
     from sgl_npu_patch.engine.record import record
-    from sgl_npu_patch.engine.tree import open_directory
+    from sgl_npu_patch.engine.tree import DirectoryTree
 
     selected = _selected(only, skip)
-    tree = open_directory(_path(path, "PATH"))
-    plan = make_plan(tree, _series(), selected)
-    recorded = record(tree, plan.changes)
-    for warning in (*_warn_of_copies(tree), *recorded.warnings):
-        _warn(warning)
-    return tree, replace(plan, changes=recorded.changes)
+    if rev == "":
+        raise UsageError("REV is empty; give a commit, tag or branch")
+    with open_tree(_path(path, "PATH"), rev) as tree:
+        plan = make_plan(tree, _series(), selected)
+        warnings = _warn_of_copies(tree)
+        if isinstance(tree, DirectoryTree):
+            recorded = record(tree, plan.changes)
+            plan = replace(plan, changes=recorded.changes)
+            warnings += recorded.warnings
+        for warning in warnings:
+            _warn(warning)
+        yield tree, plan
+
+
+def _check_writable(path: str, rev: str | None) -> None:
+    """Say what to do instead where nothing can be written in place."""
+    from sgl_npu_patch.engine.open_tree import is_archive
+
+    if rev is not None:
+        raise UsageError(
+            "apply writes to a checkout, not to a revision: check it out (`git worktree add`) and "
+            "apply there, or pass --check, or see `diff --rev`"
+        )
+    if is_archive(_path(path, "PATH")):
+        how = (
+            f"`apply --wheel {path} OUT` writes a patched copy"
+            if path.endswith(".whl")
+            else "unpack it and apply there"
+        )
+        raise UsageError(f"apply does not write into an archive: {how}; or pass --check")
 
 
 def _warn_of_copies(tree: SourceTree) -> list[str]:
@@ -534,11 +745,13 @@ def _warn(message: str) -> None:
         print(f"sgl-npu-patch: warning: {message}", file=sys.stderr, flush=True)
 
 
-def _write(tree: DirectoryTree, plan: Plan, allow_dirty: bool) -> None:
+def _write(tree: SourceTree, plan: Plan, allow_dirty: bool) -> None:
     from sgl_npu_patch.engine import git
     from sgl_npu_patch.engine.commit import commit
     from sgl_npu_patch.engine.plan import prove
+    from sgl_npu_patch.engine.tree import DirectoryTree
 
+    assert isinstance(tree, DirectoryTree)
     root = git.work_tree(tree.root)
     if root is not None and not allow_dirty:
         targets = [tree.root / change.path for change in plan.changes.changes]
@@ -564,6 +777,7 @@ def _report(
 ) -> None:
     out = sys.stdout if stream is None else sys.stderr
     if output is Format.json:
+        from sgl_npu_patch.engine.open_tree import prefix_of
         from sgl_npu_patch.reports.diff import render_diff
         from sgl_npu_patch.reports.document import document, render_json
 
@@ -571,10 +785,10 @@ def _report(
         if wheel is not None:
             content["wheel"] = str(wheel)
         if with_diff:
-            content["diff"] = render_diff(plan.changes, _prefix(tree)).decode("utf-8", "replace")
+            content["diff"] = render_diff(plan.changes, prefix_of(tree)).decode("utf-8", "replace")
         print(render_json(content), file=out)
         return
-    from sgl_npu_patch.engine.tree import package_version
+    from sgl_npu_patch.engine.tree import full_name, package_version
     from sgl_npu_patch.reports.text import print_plan
 
     version = package_version(tree) or "of unknown version"
@@ -585,30 +799,19 @@ def _report(
         said = f"{verb} {len(plan.changes.changed)} files, added {len(plan.changes.added)}"
     else:
         said = "nothing to change"
-    print_plan(plan, f"SGLang {version} in {tree.label}: {said}", out)
+    print_plan(plan, f"SGLang {version} in {full_name(tree)}: {said}", out)
     if with_diff:
         print(flush=True)
         _print_diff(tree, plan)
 
 
 def _print_diff(tree: SourceTree, plan: Plan) -> None:
+    from sgl_npu_patch.engine.open_tree import prefix_of
     from sgl_npu_patch.reports.diff import render_diff
 
     sys.stdout.flush()
-    sys.stdout.buffer.write(render_diff(plan.changes, _prefix(tree)))
+    sys.stdout.buffer.write(render_diff(plan.changes, prefix_of(tree)))
     sys.stdout.buffer.flush()
-
-
-def _prefix(tree: SourceTree) -> PurePosixPath:
-    from sgl_npu_patch.engine import git
-    from sgl_npu_patch.engine.tree import DirectoryTree
-
-    if not isinstance(tree, DirectoryTree):
-        return PurePosixPath()
-    root = git.work_tree(tree.root)
-    if root is None:
-        return PurePosixPath()
-    return PurePosixPath(tree.root.resolve().relative_to(root).as_posix())
 
 
 def _leave(plan: Plan, *, strict: bool, pending: bool) -> None:

@@ -41,6 +41,8 @@ PLATFORMS = (
     "manylinux2014_aarch64",
 )
 
+_WHEELS = ("--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON_TAG}")
+
 # As git decides what is text: no NUL byte among the first bytes.
 SNIFFED_BYTES = 8000
 
@@ -122,13 +124,52 @@ def _free_directory(directory: Path) -> Path:
     return target
 
 
+def cached_release(name: str, version: Version, releases: Path) -> Path:
+    """Give the folder of a release below `releases`, fetched if it is not there. Raises `Refused`.
+
+    Any number of processes may ask for the same one at once: the first that is done lays it out.
+    """
+    plain = name == DISTRIBUTION
+    target = releases / f"{name}-{version}"
+    if not target.is_dir():
+        try:
+            releases.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".", dir=releases) as scratch:
+                tree = Path(scratch, target.name)
+                fetch(str(version) if plain else f"{name}=={version}", tree)
+                with suppress(FileExistsError, OSError):
+                    tree.rename(target)
+        except OSError as error:
+            raise Refused(f"{releases}: cannot be written: {error.strerror}") from error
+        if not target.is_dir():
+            raise Refused(f"{target}: cannot be laid out: something else stands there")
+    return target
+
+
+def list_versions(name: str) -> list[Version]:
+    """Ask pip which versions of a distribution have a wheel, oldest first. Raises `Refused`."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "--pre", "--no-input"]
+    command += ["--disable-pip-version-check", *_WHEELS]
+    command += [*(f"--platform={platform}" for platform in PLATFORMS), "--", name]
+    result = subprocess.run(
+        command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    listed = re.search(r"^Available versions: (.*)$", result.stdout, re.MULTILINE)
+    if result.returncode or not listed:
+        said = [line.strip() for line in result.stderr.splitlines() if "ERROR" in line][-1:]
+        raise Refused(
+            f"pip lists no versions of {name}; check the name, the network and pip's own settings "
+            f"(`python -m pip config list`). It said: {said[0] if said else 'nothing'}"
+        )
+    return _versions(listed[1].split(","))
+
+
 def download(
     name: str, version: Version, into: Path, platforms: tuple[str, ...] = PLATFORMS
 ) -> Path:
     """Let pip put a release's wheel for one of the platforms into a folder. Raises `Refused`."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
-    command += ["--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-    command += ["--implementation=cp", f"--python-version={PYTHON_TAG}"]
+    command += ["--disable-pip-version-check", "--no-deps", *_WHEELS]
     command += [f"--platform={platform}" for platform in platforms]
     command += [f"--dest={into}", "--", f"{name}=={version}"]
     result = subprocess.run(

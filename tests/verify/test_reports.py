@@ -13,6 +13,7 @@ from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.reports.checks import by_seam, check_documents, count, print_checks
 from sgl_npu_patch.reports.junit import render_junit
+from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.sarif import render_sarif
 from sgl_npu_patch.verify.results import Kind, Result, Verdict
 
@@ -188,7 +189,7 @@ def test_sarif_has_what_the_standard_requires() -> None:
     assert [rule["id"] for rule in rules] == [r.id for r in RESULTS]
     for found, given in zip(run["results"], RESULTS, strict=True):
         assert rules[found["ruleIndex"]]["id"] == found["ruleId"] == given.id
-        assert given.message in found["message"]["text"]
+        assert visible(given.message) in found["message"]["text"]
         assert found["level"] == ("error" if given.verdict == "fail" else "none")
     (place,) = run["results"][1]["locations"]
     assert place["physicalLocation"] == {

@@ -37,6 +37,14 @@ class Unparsable(Refused):
         self.reason = reason
 
 
+class TooOld(Refused):
+    """Refuse a tree that has no deterministic inference, by nothing but its content."""
+
+    def __init__(self, tree: str, reason: str) -> None:
+        super().__init__(f"{tree}: {reason}")
+        self.reason = reason
+
+
 class UsageError(Exception):
     """Reject a combination of options (exit code 2)."""
 

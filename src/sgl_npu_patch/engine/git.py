@@ -1,4 +1,4 @@
-"""Ask git about the work tree that holds a directory, and nothing else."""
+"""Call git so that neither the caller's environment nor a repository changes what it does."""
 
 from __future__ import annotations
 
@@ -13,13 +13,33 @@ _OTHERS = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
     "GIT_DIR",
+    "GIT_GRAFT_FILE",
     "GIT_INDEX_FILE",
     "GIT_NAMESPACE",
     "GIT_OBJECT_DIRECTORY",
     "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
     "GIT_WORK_TREE",
 )
 """Variables that a hook of another repository leaves behind."""
+COMMAND = ("git", "--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false",
+           "-c", f"core.hooksPath={os.devnull}")  # fmt: skip
+"""How every call begins."""
+
+
+def environment() -> dict[str, str]:
+    """Give the variables for a call that only reads, in English, and never asks or fetches."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OTHERS}
+    return {
+        **kept,
+        "LC_ALL": "C",
+        "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_NO_LAZY_FETCH": "1",
+        # An id must stand for the content that it is the hash of.
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
 
 
 def work_tree(path: Path) -> Path | None:
@@ -39,8 +59,8 @@ def uncommitted(root: Path, paths: Sequence[Path]) -> list[str]:
     Raises:
         Refused: git is missing or fails.
     """
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "status",
-               "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--"]  # fmt: skip
+    command = [*COMMAND, "status", "--porcelain", "-z", "--no-renames",
+               "--untracked-files=all", "--"]  # fmt: skip
     inside = [path for path in map(Path.resolve, paths) if path.is_relative_to(root)]
     names = [f":(top,literal){path.relative_to(root).as_posix()}" for path in inside]
     if not names:
@@ -53,8 +73,7 @@ def uncommitted(root: Path, paths: Sequence[Path]) -> list[str]:
             check=False,
             stdin=subprocess.DEVNULL,
             env={
-                **{name: value for name, value in os.environ.items() if name not in _OTHERS},
-                "LC_ALL": "C",
+                **environment(),
                 # With `--git-dir` instead, git would no longer ask who owns the repository.
                 "GIT_CEILING_DIRECTORIES": str(root.parent),
                 "GIT_LITERAL_PATHSPECS": "0",

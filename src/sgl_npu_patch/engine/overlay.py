@@ -46,6 +46,10 @@ _STEMS = (
 """Parts that several sought names share; a search for the whole goes on among their files."""
 
 
+_CONTENTS = 100
+"""How many files to keep for further trees; about five of a tree are outlined."""
+
+
 @dataclass(slots=True)
 class Cache:
     """Keep what was derived from contents, so that each content is looked at once a run."""
@@ -56,6 +60,12 @@ class Cache:
     mentions: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
     spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     defining: dict[tuple[PurePosixPath, str, str], bool] = field(default_factory=dict)
+
+    def for_another_tree(self) -> Cache:
+        """Give what holds of a content wherever it stands; it is shared, not copied."""
+        if len(self.sources) > _CONTENTS:
+            return Cache()
+        return Cache(self.sources, self.modules, self.uses, spans=self.spans)
 
     def uses_of(self, name: str, text: str) -> list[Use]:
         """Collect the uses of a name in a file's text."""

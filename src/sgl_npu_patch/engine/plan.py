@@ -4,44 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.errors import AnchorError, Located, Refused, Site, UsageError
+from sgl_npu_patch.engine.errors import AnchorError, Located, Site, TooOld, UsageError
+from sgl_npu_patch.engine.outcome import SETTLED, Evidence, Outcome, Status
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
 from sgl_npu_patch.engine.refresh import refresh
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.tree import SourceTree, full_name
 from sgl_npu_patch.engine.view import View
-
-Status = Literal["applied", "already", "upstream", "not-needed", "withheld", "conflict"]
-SETTLED: frozenset[Status] = frozenset({"already", "upstream", "not-needed", "withheld"})
-"""What a seam may be judged as once its change is in the tree."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Show a conflict: what was sought and expected, what was found and where, what to do."""
-
-    sought: str
-    expected: str
-    found: str
-    where: tuple[Site, ...]
-    nearest: str
-    action: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Give one seam's status on one tree."""
-
-    seam: str
-    status: Status
-    sites: tuple[Site, ...] = ()
-    reason: str = ""
-    gaps: tuple[str, ...] = ()
-    outdated: bool = False
-    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +41,14 @@ def require_deterministic(tree: SourceTree, overlay: Overlay) -> None:
     """Refuse a tree that knows nothing of deterministic inference.
 
     Raises:
-        Refused: no file of the package mentions ``enable_deterministic_inference``.
+        TooOld: no file of the package mentions ``enable_deterministic_inference``.
     """
     if not overlay.mentioning("enable_deterministic_inference"):
-        raise Refused(
-            f"{tree.label}: this SGLang has no deterministic inference: nothing in "
-            f"{tree.package} mentions enable_deterministic_inference, which came with 0.5.3rc2; "
-            "there is nothing to patch, take a newer SGLang"
+        raise TooOld(
+            full_name(tree),
+            f"this SGLang has no deterministic inference: nothing in {tree.package} mentions "
+            "enable_deterministic_inference, which came with 0.5.3rc2; there is nothing to patch, "
+            "take a newer SGLang",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -169,17 +169,46 @@ def open_directory(root: Path) -> DirectoryTree:
             what = "is not a directory" if root.exists() else "does not exist"
             raise Refused(f"{root}: {what}; give the root of an SGLang checkout")
         next(root.iterdir(), None)
-        for layout in _LAYOUTS:
-            folder = root / layout
-            if (folder / "srt").is_dir() and (folder / "__init__.py").is_file():
-                return DirectoryTree(root=root, package=PurePosixPath(layout), label=str(root))
+        package = find_package(
+            lambda path: (root / path).is_dir(), lambda path: (root / path).is_file()
+        )
+        if package is not None:
+            return DirectoryTree(root=root, package=package, label=str(root))
     except OSError as error:
         raise Refused(f"{error.filename or root}: cannot be read: {error.strerror}") from error
+    raise Refused(no_package(str(root)))
+
+
+def find_package(
+    has_folder: Callable[[PurePosixPath], bool],
+    has_file: Callable[[PurePosixPath], bool],
+    below: PurePosixPath = PurePosixPath(),  # noqa: B008  # immutable
+) -> PurePosixPath | None:
+    """Find the package in a repository root, a `python/` folder, site-packages or itself."""
+    for layout in _LAYOUTS:
+        package = below / layout
+        if has_folder(package / "srt") and has_file(package / "__init__.py"):
+            return package
+    return None
+
+
+def no_package(label: str) -> str:
+    """Say where the package was looked for."""
     looked = ", ".join(f"{layout}/srt" if layout != "." else "srt" for layout in _LAYOUTS)
-    raise Refused(
-        f"{root}: not an SGLang tree: looked for the package as {looked} and found none; "
+    return (
+        f"{label}: not an SGLang tree: looked for the package as {looked} and found none; "
         "give a repository root, its python/ folder, the sglang package or site-packages"
     )
+
+
+def is_source(name: str) -> bool:
+    """Tell whether a file of that name is searched: no import reaches a hidden one."""
+    return name.endswith(".py") and not name.startswith(".")
+
+
+def full_name(tree: SourceTree) -> str:
+    """Name a tree in a message: where it is, and which revision."""
+    return f"{tree.label} at {tree.revision[:12]}" if tree.revision else tree.label
 
 
 def package_version(tree: SourceTree) -> str | None:

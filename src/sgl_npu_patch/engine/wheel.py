@@ -8,17 +8,16 @@ import re
 import stat
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from sgl_npu_patch.engine.archive import check_members, find_copies
+from sgl_npu_patch.engine.archive import ArchiveTree, check_members, content_of, readable
 from sgl_npu_patch.engine.commit import umask
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.record import digest_of, line_of
@@ -34,8 +33,8 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 _VERSION = re.compile(rb"^Version:[ \t]*([^\r\n]*)", re.MULTILINE | re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class WheelTree:
+@dataclass(slots=True, kw_only=True)
+class WheelTree(ArchiveTree):
     """Read the package from a wheel; ``distribution`` is the name as the wheel spells it."""
 
     path: Path
@@ -43,48 +42,7 @@ class WheelTree:
     distribution: str
     version: Version
     info: str
-    label: str
-    members: dict[str, zipfile.ZipInfo]
-    package: PurePosixPath = PACKAGE
-    revision: str | None = None
-    _data: dict[str, bytes] = field(default_factory=dict)
-
-    def copies(self) -> tuple[PurePosixPath, ...]:
-        """List other copies of the package; see `SourceTree.copies`."""
-        return find_copies(self.members)
-
-    def containing(
-        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
-    ) -> tuple[PurePosixPath, ...]:
-        """Search the package's files; see `SourceTree.containing`."""
-        names = self._sources() if among is None else [path.as_posix() for path in among]
-        return tuple(sorted(PurePosixPath(name) for name in names if needle in self._read(name)))
-
-    def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's bytes; see `SourceTree.read`."""
-        name = path.as_posix()
-        return self._read(name) if name in self.members else None
-
-    def content(self, name: str) -> bytes:
-        """Give a member's bytes without keeping them.
-
-        Raises:
-            Refused: the member is damaged or encrypted.
-        """
-        with _readable(self.path, name):
-            return self.archive.read(self.members[name])
-
-    def _sources(self) -> Iterator[str]:
-        for name in self.members:
-            first, *inner = name.split("/")
-            hidden = any(part.startswith(".") or part == "__pycache__" for part in inner)
-            if first == PACKAGE.name and name.endswith(".py") and not hidden:
-                yield name
-
-    def _read(self, name: str) -> bytes:
-        if name not in self._data:
-            self._data[name] = self.content(name)
-        return self._data[name]
+    members: Mapping[str, zipfile.ZipInfo]
 
 
 def open_wheel(path: Path) -> WheelTree:
@@ -97,7 +55,7 @@ def open_wheel(path: Path) -> WheelTree:
         name, version, _, _ = parse_wheel_filename(path.name)
     except (InvalidWheelFilename, InvalidVersion) as error:
         raise Refused(f"{path}: is not named as a wheel is: {error}") from error
-    with _readable(path):
+    with readable(path):
         archive = zipfile.ZipFile(path)
     listed = [member for member in archive.infolist() if not member.is_dir()]
     check_members(path.name, listed)
@@ -111,7 +69,17 @@ def open_wheel(path: Path) -> WheelTree:
     missing = [n for n in ("METADATA", "WHEEL", "RECORD") if f"{info}/{n}" not in members]
     if missing:
         raise Refused(f"{path}: {info} has no {', '.join(missing)}")
-    tree = WheelTree(path, archive, spelled, version, info, str(path), members)
+    tree = WheelTree(
+        label=str(path),
+        package=PACKAGE,
+        members=members,
+        content=content_of(path, archive),
+        path=path,
+        archive=archive,
+        distribution=spelled,
+        version=version,
+        info=info,
+    )
     stated = _VERSION.search(_header(tree.content(f"{info}/METADATA")))
     given = (rest, stated[1].decode("ascii", "replace").strip() if stated else "")
     if canonicalize_name(spelled) != name or not all(_same(each, version) for each in given):
@@ -226,18 +194,6 @@ def _publish(scratch: Path, target: Path) -> None:
         if target.exists():
             raise
         scratch.rename(target)
-
-
-@contextmanager
-def _readable(path: Path, name: str = "") -> Iterator[None]:
-    """Say which file or member it is that cannot be read."""
-    what = f"{path}: {name}" if name else f"{path}"
-    try:
-        yield
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise Refused(f"{what}: is not readable as a wheel: {error}") from error
-    except OSError as error:
-        raise Refused(f"{what}: cannot be read: {error.strerror}") from error
 
 
 def _same(text: str, version: Version) -> bool:

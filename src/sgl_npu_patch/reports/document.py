@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.engine.overlay import ChangeSet
-from sgl_npu_patch.engine.plan import Outcome, Plan
 from sgl_npu_patch.engine.tree import SourceTree, package_version
 
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.outcome import Outcome
+    from sgl_npu_patch.engine.plan import Plan
+
 SCHEMA = 1
+NOT_JUDGED: dict[str, list[Any]] = {"outcomes": [], "changed": [], "added": []}
 
 
 def document(tree: SourceTree, plan: Plan | None) -> dict[str, Any]:
@@ -20,20 +23,27 @@ def document(tree: SourceTree, plan: Plan | None) -> dict[str, Any]:
     Args:
         plan: None for a tree that could not be judged.
     """
-    outcomes = plan.outcomes if plan is not None else ()
-    changes = plan.changes if plan is not None else ChangeSet(())
+    judged = NOT_JUDGED if plan is None else plan_document(plan)
+    return about_tree(tree) | judged | {"copies": [path.as_posix() for path in tree.copies()]}
+
+
+def header() -> dict[str, Any]:
+    """Begin every document."""
+    return {"schema": SCHEMA, "tool": {"name": "sgl-npu-patch", "version": __version__}}
+
+
+def about_tree(tree: SourceTree) -> dict[str, Any]:
+    """Give what a document says of the tree itself."""
+    version = package_version(tree)
+    return header() | {"tree": {"path": tree.label, "version": version, "revision": tree.revision}}
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Give what a document says of a plan, the same wherever the tree stands."""
     return {
-        "schema": SCHEMA,
-        "tool": {"name": "sgl-npu-patch", "version": __version__},
-        "tree": {
-            "path": tree.label,
-            "version": package_version(tree),
-            "revision": tree.revision,
-        },
-        "outcomes": [_outcome(outcome) for outcome in outcomes],
-        "changed": [path.as_posix() for path in changes.changed],
-        "added": [path.as_posix() for path in changes.added],
-        "copies": [path.as_posix() for path in tree.copies()],
+        "outcomes": [_outcome(outcome) for outcome in plan.outcomes],
+        "changed": [path.as_posix() for path in plan.changes.changed],
+        "added": [path.as_posix() for path in plan.changes.added],
     }
 
 

@@ -1,15 +1,18 @@
-"""Print the results of checks as SARIF 2.1.0, which code hosts show beside the code."""
+"""Print results as SARIF 2.1.0, which code hosts show beside the code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.reports.checks import failure_lines
+from sgl_npu_patch.reports.matrix_document import Document, read_matrix, remarks
+from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.verify.results import Result, Verdict
 
 if TYPE_CHECKING:
@@ -32,55 +35,100 @@ def render_sarif(results: Sequence[Result], prefix: PurePosixPath) -> str:
         prefix: where the tree's root stands below that of its repository, to which code hosts
             take paths as relative.
     """
+    rules = {
+        result.id: _rule(result.id, result.meaning, seam=result.seam, kind=result.kind)
+        for result in results
+    }
+    return _document(rules, (_check(result, prefix) for result in results))
+
+
+def render(document: Document) -> str:
+    """Give one rule a kind of trouble, and one result whatever is to be acted on in a `matrix`.
+
+    The same trouble in several trees is one result that names them all; what the baseline has is
+    a note.
+    """
+    import sarif_pydantic as sarif
+
+    troubles = [remark for remark in remarks(read_matrix(document)) if remark.serious]
+    rules = {each.title: _rule(each.title, each.title, seam=each.seam) for each in troubles}
+    return _document(
+        rules,
+        (
+            sarif.Result(
+                rule_id=each.title,
+                kind="fail",
+                level=sarif.Level.NOTE if each.known else sarif.Level.ERROR,
+                message=_message("\n".join([f"{each.title} on", *each.names, *each.lines])),
+                locations=[_location(each.site, PurePosixPath())] if each.site else None,
+                partial_fingerprints={"trouble/v1": _fingerprint(each.title, *each.lines)},
+                properties={"trees": list(each.names)},
+            )
+            for each in troubles
+        ),
+    )
+
+
+def _document(
+    rules: Mapping[str, sarif.ReportingDescriptor], results: Iterable[sarif.Result]
+) -> str:
     # Imports pydantic, which takes longer than judging a tree.
     import sarif_pydantic as sarif
 
-    rules = {result.id: result for result in results}
-    driver = sarif.ToolDriver(
-        name="sgl-npu-patch",
-        version=__version__,
-        rules=[
-            sarif.ReportingDescriptor(
-                id=rule.id,
-                short_description=sarif.Message(text=rule.meaning),
-                properties={"seam": rule.seam, "kind": rule.kind},
-            )
-            for rule in rules.values()
-        ],
-    )
+    driver = sarif.ToolDriver(name="sgl-npu-patch", version=__version__, rules=list(rules.values()))
     places = {name: index for index, name in enumerate(rules)}
     run = sarif.Run(
         tool=sarif.Tool(driver=driver),
-        results=[_result(result, places[result.id], prefix) for result in results],
+        results=[
+            result.model_copy(update={"rule_index": places[result.rule_id]}) for result in results
+        ],
     )
     document = sarif.Sarif(schema_uri=_SCHEMA, version="2.1.0", runs=[run])
     return str(document.model_dump_json(by_alias=True, exclude_none=True, indent=2))
 
 
-def _result(result: Result, rule: int, prefix: PurePosixPath) -> sarif.Result:
+def _rule(name: str, meaning: str, **properties: str) -> sarif.ReportingDescriptor:
+    import sarif_pydantic as sarif
+
+    return sarif.ReportingDescriptor(
+        id=name, short_description=_message(meaning), properties=properties
+    )
+
+
+def _check(result: Result, prefix: PurePosixPath) -> sarif.Result:
     import sarif_pydantic as sarif
 
     failed = result.verdict == "fail"
     told = [result.message, *(failure_lines(result)[1:] if failed else ())]
     return sarif.Result(
         rule_id=result.id,
-        rule_index=rule,
         kind=_KINDS[result.verdict],
         level=sarif.Level.ERROR if failed else sarif.Level.NONE,
-        message=sarif.Message(text="\n".join(told)),
+        message=_message("\n".join(told)),
         locations=[_location(result.site, prefix)] if result.site is not None else None,
     )
+
+
+def _message(text: str) -> Any:
+    import sarif_pydantic as sarif
+
+    return sarif.Message(text=visible(text, "\n\t"))
+
+
+def _fingerprint(*parts: str) -> str:
+    return sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _location(site: Site, prefix: PurePosixPath) -> sarif.Location:
     import sarif_pydantic as sarif
 
+    uri = quote((prefix / site.path).as_posix().encode("utf-8", "surrogateescape"))
     return sarif.Location(
         physical_location=sarif.PhysicalLocation(
-            artifact_location=sarif.ArtifactLocation(uri=quote((prefix / site.path).as_posix())),
+            artifact_location=sarif.ArtifactLocation(uri=uri),
             region=sarif.Region(start_line=site.line) if site.line else None,
         ),
-        logical_locations=[sarif.LogicalLocation(fully_qualified_name=site.symbol)]
+        logical_locations=[sarif.LogicalLocation(fully_qualified_name=visible(site.symbol))]
         if site.symbol
         else None,
     )

@@ -6,15 +6,16 @@ import textwrap
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
-from sgl_npu_patch.engine.plan import Evidence, Outcome, Plan
-
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from sgl_npu_patch.engine.outcome import Evidence, Outcome
+    from sgl_npu_patch.engine.plan import Plan
 
 _WIDTH = 100
 _UNFOLDED = 10_000
 """Columns where there is no terminal: a path in a log must stay in one piece."""
-_STYLES = {
+STYLES = {
     "applied": "green",
     "already": "green",
     "upstream": "cyan",
@@ -50,7 +51,7 @@ def print_plan(plan: Plan, headline: str, stream: IO[str]) -> None:
     for outcome in plan.outcomes:
         status = outcome.status + (" (outdated)" if outcome.outdated else "")
         table.add_row(
-            outcome.seam, Text(status, style=_STYLES[outcome.status]), Text(_where(outcome))
+            outcome.seam, Text(status, style=STYLES[outcome.status]), Text(_where(outcome))
         )
     # Written at once by ourselves: rich ends the program when the reader has gone.
     with console.capture() as printed:
@@ -84,6 +85,13 @@ def wrapped(text: str, first: str, others: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=others, max_lines=3)
 
 
+def paragraph(text: str, first: str, others: str) -> list[str]:
+    """Fold a text of any length."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
+    )
+
+
 def _where(outcome: Outcome) -> str:
     if not outcome.sites:
         return ""
@@ -100,11 +108,7 @@ def _remarks(plan: Plan) -> Iterator[str]:
             yield from evidence_lines(outcome.seam, outcome.evidence)
         elif outcome.status == "withheld":
             yield ""
-            yield from _paragraph(f"withheld {outcome.seam}: {outcome.reason}")
+            yield from paragraph(f"withheld {outcome.seam}: {outcome.reason}", "", "  ")
         elif outcome.gaps:
             yield ""
-            yield from _paragraph(f"gaps of {outcome.seam}: {', '.join(outcome.gaps)}")
-
-
-def _paragraph(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+            yield from paragraph(f"gaps of {outcome.seam}: {', '.join(outcome.gaps)}", "", "  ")

@@ -12,7 +12,7 @@ from typing import Any
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
 from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.engine.tree import DirectoryTree
+from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
 from sgl_npu_patch.verify import static
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import Judged, judge
@@ -39,9 +39,9 @@ class Verified:
 
 
 def verify(
-    tree: DirectoryTree,
+    tree: SourceTree,
     *,
-    base: DirectoryTree | None = None,
+    base: SourceTree | None = None,
     static_only: bool = False,
     layers: bool = False,
     torch_npu: str | None = None,
@@ -98,7 +98,7 @@ def verify(
 
 
 def _request(
-    tree: DirectoryTree, judged: Judged, base: DirectoryTree | None, only: Sequence[str]
+    tree: SourceTree, judged: Judged, base: SourceTree | None, only: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "package": _absolute(tree),
@@ -110,7 +110,9 @@ def _request(
     }
 
 
-def _absolute(tree: DirectoryTree) -> str:
+def _absolute(tree: SourceTree) -> str:
+    # Python imports from folders only.
+    assert isinstance(tree, DirectoryTree)
     return str(Path(tree.root, tree.package).resolve())
 
 
@@ -122,7 +124,7 @@ def _located(result: Result, judged: Judged) -> Result:
     return replace(result, site=outcome.sites[0])
 
 
-def _unparsable(tree: DirectoryTree, error: Unparsable) -> list[Result]:
+def _unparsable(tree: SourceTree, error: Unparsable) -> list[Result]:
     """Report a file without which no seam can be judged to the seams that edit it."""
     data = tree.read(error.path) or b""
     seams = [seam for seam, mark in _MARKS.items() if mark in data] or [""]

@@ -14,8 +14,9 @@ from pathlib import PurePosixPath
 from sgl_npu_patch.codemods import DETERMINISTIC, _places
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Site
+from sgl_npu_patch.engine.outcome import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
-from sgl_npu_patch.engine.plan import Outcome, Plan, make_plan
+from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.source import Block, Source
 from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.engine.view import View

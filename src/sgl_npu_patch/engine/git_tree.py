@@ -1,0 +1,592 @@
+"""Read a package from a git revision: bytes as stored, without a checkout.
+
+Nothing that a repository configures is run: only plumbing that knows no filter, hook or alias is
+called, objects are asked for by id, and what a partial clone lacks is fetched under the user's
+configuration, with no more than the address taken from the repository's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import IO
+
+from sgl_npu_patch.engine import git
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.tree import find_package, is_source, no_package
+
+_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
+_WINDOW = 30
+"""How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
+_KEPT = 48 << 20
+"""Bytes of contents to keep; one release has about 30 MB of Python."""
+_FOLDERS = 5_000
+"""How many folders to keep; one release has about 300, and most commits change about five."""
+_ABOVE = ("python", "sglang")
+"""Folders that lead to the package, in a repository's root or in one of them."""
+_PROTOCOLS = "file:git:http:https:ssh"
+_PARTIAL = r"^(extensions\.partialclone|remote\..*\.(promisor|url))$"
+
+_NOTHING: tuple[int, tuple[tuple[str, int], ...]] = (0, ())
+Entry = tuple[int, str]
+"""Mode and object id, as a git tree has them."""
+
+
+@dataclass(slots=True)
+class Repository:
+    """Answer for any number of revisions of one repository, with one process; close it at the end.
+
+    Folders and contents are the same object in most revisions, so each is looked at once: for
+    every blob it is remembered which of the needles sought so far it contains.
+    """
+
+    path: Path
+    prefix: PurePosixPath
+    _objects: _Objects
+    _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    _roots: dict[str, str] = field(default_factory=dict)
+    _needles: list[bytes] = field(default_factory=list)
+    _found: dict[str, tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
+    _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _contents: dict[str, bytes] = field(default_factory=dict)
+    _size: int = 0
+    _promisors: list[str] | None = None
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._objects.close()
+
+    def resolve(self, revision: str) -> str:
+        """Give the id of the commit that a branch, tag, id or other expression names.
+
+        Raises:
+            Refused: it names none, or more than one.
+        """
+        what = f"{self.path}: {revision!r}"
+        if not revision or "\0" in revision or "\n" in revision:
+            raise Refused(f"{what} cannot name a revision")
+        if _ID.fullmatch(revision) and self._is_commit(revision):
+            return revision
+        done = _git(
+            self.path,
+            ["-c", "core.warnAmbiguousRefs=true", "rev-parse", "--verify", "--end-of-options"],
+            f"{revision}^{{commit}}",
+        )
+        said = done.stderr.decode("utf-8", "replace")
+        if " is ambiguous" in said:
+            raise Refused(
+                f"{what} is ambiguous: it names more than one object; give more digits of the id, "
+                "or refs/tags/NAME or refs/heads/NAME"
+            )
+        found = done.stdout.decode("ascii", "replace").strip()
+        if done.returncode or not _ID.fullmatch(found):
+            raise Refused(
+                f"{what} is no revision of this repository ({_first(said) or 'not one commit'}); "
+                "see `git branch --all` and `git tag`, and fetch what is missing"
+            )
+        return found
+
+    def _is_commit(self, name: str) -> bool:
+        """Tell without a further process: a whole id is never taken for another name."""
+        if name not in self._roots:
+            with suppress(Refused):
+                self._read_commits([name])
+        return name in self._roots
+
+    def git(self, arguments: Sequence[str], *more: str) -> subprocess.CompletedProcess[bytes]:
+        """Run a git command that only reads."""
+        done = _git(self.path, arguments, *more)
+        if done.returncode:
+            said = _first(done.stderr.decode("utf-8", "replace"))
+            raise Refused(f"{self.path}: git {arguments[0]} failed: {said}")
+        return done
+
+    def commits(
+        self, since: str, until: str, *, first_parent: bool, paths: Sequence[str] = ()
+    ) -> list[str]:
+        """List the commits of a revision that another one lacks, oldest first, by id.
+
+        Args:
+            paths: relative to the folder that was named; take only commits that change one.
+
+        Raises:
+            Refused: git fails, as it does where a shallow clone ends.
+        """
+        options = ["--first-parent"] if first_parent else ["--topo-order"]
+        options += ["--full-history"] if paths else []
+        done = self.git(
+            ["rev-list", "--reverse", *options, "--end-of-options"],
+            f"{since}..{until}",
+            "--",
+            *(f":(literal){path}" for path in paths),
+        )
+        return done.stdout.decode("ascii").split()
+
+    def open(self, revision: str) -> GitTree:
+        """Find the package in a revision.
+
+        Raises:
+            Refused: there is no such revision, or no SGLang in it.
+        """
+        if len(self._folders) > _FOLDERS:
+            self._folders.clear()
+            self._found.clear()
+        commit = self.resolve(revision)
+        if commit not in self._roots:
+            self._read_commits([commit])
+        tree = GitTree(
+            self,
+            root=self._roots[commit],
+            package=PurePosixPath(),
+            label=str(self.path),
+            revision=commit,
+        )
+        package = find_package(tree.has_folder, tree.has_file)
+        if package is None:
+            raise Refused(no_package(f"{self.path} at {revision}"))
+        tree.package = package
+        return tree
+
+    def prepare(self, commits: Sequence[str]) -> None:
+        """Read what finding the package in many commits takes, in few questions rather than many.
+
+        Raises:
+            Refused: one of them is missing.
+        """
+        if len(self._folders) > _FOLDERS:
+            self._folders.clear()
+            self._found.clear()
+        self._read_commits([commit for commit in commits if commit not in self._roots])
+        level = [self._roots[commit] for commit in commits]
+        for name in (*self.prefix.parts, *_ABOVE, ""):
+            self._read_folders(tree for tree in level if tree not in self._folders)
+            names = {name} if name not in _ABOVE else {*_ABOVE}
+            level = [
+                found
+                for tree in dict.fromkeys(level)
+                for each in names
+                for mode, found in [self._folders[tree].get(each, (0, ""))]
+                if mode == _FOLDER
+            ]
+
+    def _read_commits(self, commits: Sequence[str]) -> None:
+        for commit, (kind, data) in zip(commits, self._objects.get(commits), strict=True):
+            if kind == "commit":
+                root = data.partition(b"\n")[0].removeprefix(b"tree ")
+                self._roots[commit] = root.decode("ascii")
+
+    def folder(self, tree: str) -> dict[str, Entry]:
+        """List what stands in a folder, given by the id of its tree."""
+        if tree not in self._folders:
+            self._read_folders([tree])
+        return self._folders[tree]
+
+    def content(self, blob: str) -> bytes:
+        """Give the bytes of a blob."""
+        if blob in self._contents:
+            # What was asked for last is dropped last.
+            data = self._contents[blob] = self._contents.pop(blob)
+            return data
+        if blob not in self._judged:
+            self._fetch_missing([blob])
+        ((_, data),) = self._objects.get([blob])
+        self._keep(blob, data)
+        return data
+
+    def holding(self, needle: bytes, tree: str, name: str) -> tuple[str, ...]:
+        """List the Python files below a folder that contain a needle, by their paths in it.
+
+        Raises:
+            Refused: a link or submodule stands in the place of a file that would be searched.
+        """
+        if needle not in self._needles:
+            self._needles.append(needle)
+        place = self._needles.index(needle)
+        count, files = self._found.get(tree, _NOTHING)
+        if count <= place:
+            self._search(tree, name)
+            files = self._below(tree)
+        return tuple(path for path, bits in files if bits >> place & 1)
+
+    def _search(self, tree: str, name: str) -> None:
+        """Judge all below a folder that was not judged for every needle, level by level."""
+        count = len(self._needles)
+        blobs: dict[str, None] = {}
+        level = {tree: name}
+        while level:
+            self._read_folders(folder for folder in level if folder not in self._folders)
+            inner: dict[str, str] = {}
+            for folder, above in level.items():
+                for last, (mode, found) in self._folders[folder].items():
+                    if mode == _FOLDER:
+                        if _is_searched(last) and self._found.get(found, _NOTHING)[0] < count:
+                            inner[found] = f"{above}/{last}"
+                    elif is_source(last) or (mode == _SUBMODULE and _is_searched(last)):
+                        _check(str(self.path), f"{above}/{last}", mode)
+                        if self._judged.get(found, (0, 0))[0] < count:
+                            blobs[found] = None
+            level = inner
+        asked = [blob for blob in blobs if blob not in self._contents]
+        for blob in blobs.keys() - set(asked):
+            self._judge(blob, self._contents[blob])
+        if asked:
+            self._fetch_missing(asked, tree)
+        for blob, (_, data) in zip(asked, self._objects.get(asked), strict=True):
+            self._judge(blob, data)
+            self._keep(blob, data)
+
+    def _below(self, tree: str) -> tuple[tuple[str, int], ...]:
+        """List the files below a folder that contain any needle, with a bit for each needle."""
+        count, files = self._found.get(tree, _NOTHING)
+        if count == len(self._needles):
+            return files
+        found: list[tuple[str, int]] = []
+        for last, (mode, inner) in self._folders[tree].items():
+            if mode == _FOLDER:
+                if _is_searched(last):
+                    found += [(f"{last}/{path}", bits) for path, bits in self._below(inner)]
+            elif is_source(last) and self._judged[inner][1]:
+                found.append((last, self._judged[inner][1]))
+        self._found[tree] = (len(self._needles), tuple(found))
+        return self._found[tree][1]
+
+    def _judge(self, blob: str, data: bytes) -> None:
+        known, found = self._judged.get(blob, (0, 0))
+        for place, needle in enumerate(self._needles[known:], known):
+            found |= (needle in data) << place
+        self._judged[blob] = (len(self._needles), found)
+
+    def _keep(self, blob: str, data: bytes) -> None:
+        self._contents[blob] = data
+        self._size += len(data)
+        while self._size > _KEPT and len(self._contents) > 1:
+            self._size -= len(self._contents.pop(next(iter(self._contents))))
+
+    def _read_folders(self, trees: Iterable[str]) -> None:
+        wanted = list(dict.fromkeys(trees))
+        for tree, (kind, data) in zip(wanted, self._objects.get(wanted), strict=True):
+            assert kind == "tree", kind
+            self._folders[tree] = dict(_entries(data, len(tree) // 2))
+
+    def _fetch_missing(self, blobs: Sequence[str], tree: str | None = None) -> None:
+        """Get what a partial clone lacks in one request; git itself would make one for each."""
+        if self._promisors is None:
+            self._promisors = self._addresses()
+        if not self._promisors:
+            return
+        listed = _git(
+            self.path,
+            ["rev-list", "--objects", "--missing=print", "--no-object-names", "--end-of-options"],
+            *([tree] if tree else blobs),
+        )
+        lines = listed.stdout.decode("ascii", "replace").split()
+        lost = {line[1:] for line in lines if line.startswith("?")}
+        if listed.returncode:
+            # An older git fails on a missing object that it is asked for by id.
+            lost.update(blobs)
+        missing = [blob for blob in blobs if blob in lost]
+        if missing:
+            self._fetch(missing)
+
+    def _addresses(self) -> list[str]:
+        done = _git(self.path, ["config", "--null", "--get-regexp", _PARTIAL])
+        values: dict[str, list[str]] = {}
+        for pair in os.fsdecode(done.stdout).split("\0"):
+            key, _, value = pair.partition("\n")
+            values.setdefault(key, []).append(value)
+        named = [f"remote.{name}" for name in values.get("extensions.partialclone", ())]
+        remotes = [
+            key.removesuffix(".promisor")
+            for key, (*_, last) in values.items()
+            if key.endswith(".promisor") and last.lower() not in ("false", "no", "off", "0")
+        ]
+        both = dict.fromkeys(chain(named, remotes))
+        return [values[f"{name}.url"][0] for name in both if f"{name}.url" in values]
+
+    def _fetch(self, blobs: Sequence[str]) -> None:
+        assert self._promisors
+        where = _git(self.path, ["rev-parse", "--git-path", "objects"])
+        objects = self.path / os.fsdecode(where.stdout.removesuffix(b"\n"))
+        with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
+            _lay_out(Path(scratch), self._promisors[0], sha256=len(blobs[0]) == 64)
+            done = _git(
+                git.work_tree(self.path) or self.path,
+                ["-c", "fetch.negotiationAlgorithm=noop", "-c", "gc.auto=0", "fetch", "--quiet",
+                 "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no",
+                 "--filter=blob:none", "--stdin", "origin"],
+                given="".join(f"{blob}\n" for blob in blobs).encode(),
+                GIT_DIR=scratch,
+                GIT_OBJECT_DIRECTORY=str(objects.resolve()),
+                GIT_ALLOW_PROTOCOL=os.environ.get("GIT_ALLOW_PROTOCOL", _PROTOCOLS),
+            )  # fmt: skip
+        if done.returncode:
+            raise Refused(
+                f"{self.path}: {len(blobs)} files of this partial clone are not here and cannot be "
+                f"fetched ({_first(done.stderr.decode('utf-8', 'replace'))}); fetch them with git, "
+                "for instance by a checkout, or use a clone without --filter"
+            )
+
+
+@dataclass(slots=True)
+class GitTree:
+    """Read a package from one revision; ``root`` is the tree of the folder that PATH names."""
+
+    repository: Repository
+    root: str
+    package: PurePosixPath
+    label: str
+    revision: str | None
+
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """List other copies of the package; see `SourceTree.copies`."""
+        if self.package == PurePosixPath():
+            return ()
+        found = {PurePosixPath("python/sglang"), PurePosixPath("sglang")}
+        for above in {PurePosixPath(), self.package.parent}:
+            mode, tree = self._find(above / "build") or (0, "")
+            if mode == _FOLDER:
+                names = [name for name in self.repository.folder(tree) if name.startswith("lib")]
+                found.update(above / "build" / name / "sglang" for name in names)
+        return tuple(path for path in sorted(found - {self.package}) if self._is_copy(path))
+
+    def _is_copy(self, path: PurePosixPath) -> bool:
+        with suppress(Refused):  # a link to the package is no copy of it
+            return self.has_folder(path / "srt")
+        return False
+
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """Search the package's files; see `SourceTree.containing`."""
+        if among is not None:
+            return tuple(path for path in among if needle in (self.read(path) or b""))
+        return tuple(PurePosixPath(name) for name in self.names_containing(needle))
+
+    def names_containing(self, needle: bytes) -> list[str]:
+        """Search like `containing`, without the cost of making paths of the names."""
+        found = self.repository.holding(needle, self.package_id(), self.package.as_posix())
+        above = "" if self.package == PurePosixPath() else f"{self.package}/"
+        return [f"{above}{name}" for name in sorted(found)]
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes; see `SourceTree.read`."""
+        blob = self.blob(path)
+        return None if blob is None else self.repository.content(blob)
+
+    def blob(self, path: PurePosixPath) -> str | None:
+        """Give the id of a file's content, None if there is no such file.
+
+        Raises:
+            Refused: a link, submodule or folder stands there.
+        """
+        entry = self._find(path)
+        if entry is None:
+            return None
+        _check(self.label, path.as_posix(), entry[0])
+        if entry[0] == _FOLDER:
+            raise Refused(f"{path}: is not a regular file")
+        return entry[1]
+
+    def package_id(self) -> str:
+        """Give the id of the package's folder, which stands for all that is in it."""
+        entry = self._find(self.package)
+        assert entry is not None
+        return entry[1]
+
+    def has_folder(self, path: PurePosixPath) -> bool:
+        """Tell whether the revision has a folder."""
+        return self._mode(path) == _FOLDER
+
+    def has_file(self, path: PurePosixPath) -> bool:
+        """Tell whether the revision has a file."""
+        return self._mode(path) not in (None, _FOLDER)
+
+    def _mode(self, path: PurePosixPath) -> int | None:
+        entry = self._find(path)
+        return entry[0] if entry else None
+
+    def _find(self, path: PurePosixPath) -> Entry | None:
+        mode, found = _FOLDER, self.root
+        parts = (*self.repository.prefix.parts, *path.parts)
+        for place, part in enumerate(parts):
+            if mode != _FOLDER:
+                _check(self.label, "/".join(parts[:place]), mode)
+                return None
+            entry = self.repository.folder(found).get(part)
+            if entry is None:
+                return None
+            mode, found = entry
+        return mode, found
+
+
+class _Objects:
+    """Ask one `git cat-file --batch` for objects by id; it is started when it is first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+
+    def get(self, ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Give kind and bytes of each object, in the order asked; all must be taken.
+
+        Raises:
+            Refused: one is missing, or git fails.
+        """
+        parts = [ids[start : start + _WINDOW] for start in range(0, len(ids), _WINDOW)]
+        for place, part in enumerate(parts):
+            # One question ahead: git goes on while the answers to this one are looked at.
+            for question in parts[place + 1 : place + 2] if place else parts[:2]:
+                self._ask(question)
+            for name in part:
+                yield self._answer(name)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout, self._said):
+                # What a process that is gone was not told is of no interest.
+                with suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+            self._process.wait()
+            self._process = None
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
+            self._process = subprocess.Popen(
+                [*git.COMMAND, "cat-file", "--batch"],
+                cwd=self._path,
+                env=git.environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+            )
+        return self._process
+
+    def _ask(self, names: Sequence[str]) -> None:
+        to = self._running().stdin
+        assert to
+        try:
+            to.write("".join(f"{name}\n" for name in names).encode())
+            to.flush()
+        except OSError:
+            raise self._failed(names[0]) from None
+
+    def _answer(self, name: str) -> tuple[str, bytes]:
+        answers = self._running().stdout
+        assert answers
+        head = answers.readline().split()
+        if len(head) != 3:
+            raise self._failed(name)
+        size = int(head[2])
+        data = answers.read(size)
+        if len(data) != size or answers.read(1) != b"\n":
+            raise self._failed(name)
+        return head[1].decode("ascii"), data
+
+    def _failed(self, name: str) -> Refused:
+        assert self._said
+        # The next question starts anew, so that no answer that is left over is taken for its own.
+        self._running().kill()
+        self._said.seek(0)
+        said = _first(self._said.read().decode("utf-8", "replace"))
+        self.close()
+        return Refused(
+            f"{self._path}: object {name} cannot be read ({said or 'it is missing'}): the "
+            "repository is damaged, or a partial clone that lacks folders or knows no origin"
+        )
+
+
+def open_repository(path: Path) -> Repository:
+    """Open the repository that a path is, or stands in, for reading.
+
+    Raises:
+        Refused: it is none, or git is missing or refuses it.
+    """
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise Refused(f"{path}: {what}; --rev needs a git repository")
+    done = _git(path, ["rev-parse", "--show-prefix"])
+    if done.returncode:
+        said = _first(done.stderr.decode("utf-8", "replace"))
+        raise Refused(f"{path}: --rev needs a git repository: {said}")
+    prefix = PurePosixPath(os.fsdecode(done.stdout.removesuffix(b"\n")))
+    return Repository(path, prefix, _Objects(path))
+
+
+def _git(
+    path: Path, arguments: Sequence[str], *more: str, given: bytes = b"", **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            [*git.COMMAND, *arguments, *more],
+            cwd=path,
+            env={**git.environment(), **variables},
+            input=given,
+            capture_output=True,
+            check=False,
+        )
+    except OSError as error:
+        raise Refused(f"{path}: git cannot be run: {error.strerror}; install git") from error
+
+
+def _lay_out(folder: Path, address: str, *, sha256: bool) -> None:
+    """Write a git directory whose only configuration is where to fetch from."""
+    escaped = address.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines = [
+        "[core]",
+        "repositoryFormatVersion = 1",
+        "bare = true",
+        "[extensions]",
+        f"objectFormat = {'sha256' if sha256 else 'sha1'}",
+        '[remote "origin"]',
+        f'url = "{escaped}"',
+        "promisor = true",
+        "partialCloneFilter = blob:none",
+    ]
+    (folder / "refs").mkdir()
+    (folder / "HEAD").write_bytes(b"ref: refs/heads/none\n")
+    (folder / "config").write_bytes(os.fsencode("\n".join(lines) + "\n"))
+
+
+def _entries(data: bytes, size: int) -> Iterator[tuple[str, Entry]]:
+    start = 0
+    while start < len(data):
+        end = data.index(b"\0", start)
+        mode, _, name = data[start:end].partition(b" ")
+        start = end + 1 + size
+        yield os.fsdecode(name), (int(mode, 8), data[end + 1 : start].hex())
+
+
+def _is_searched(folder: str) -> bool:
+    return not folder.startswith(".") and folder != "__pycache__"
+
+
+def _check(label: str, name: str, mode: int) -> None:
+    kinds = {_LINK: "symbolic link", _SUBMODULE: "submodule"}
+    if mode in kinds:
+        raise Refused(
+            f"{label}: {name} is a {kinds[mode]} in this revision, which is not followed; "
+            "check the revision out and give that folder"
+        )
+
+
+def _first(said: str) -> str:
+    return next((line for line in said.splitlines() if not line.startswith("hint:")), "")

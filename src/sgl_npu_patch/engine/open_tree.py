@@ -1,0 +1,57 @@
+"""Open whatever a path and a revision name for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from sgl_npu_patch.engine import git
+from sgl_npu_patch.engine.errors import UsageError
+from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree, open_directory
+
+ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+@contextmanager
+def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
+    """Give the tree in a directory, in a revision of a repository, or in an archive.
+
+    Raises:
+        Refused: there is no SGLang, or it cannot be read.
+        UsageError: a revision of something that has none.
+    """
+    archive = is_archive(path)
+    if revision is not None:
+        from sgl_npu_patch.engine.git_tree import open_repository
+
+        if archive:
+            raise UsageError(f"--rev goes with a git repository, and {path} is an archive")
+        with open_repository(path) as repository:
+            yield repository.open(revision)
+    elif archive:
+        from sgl_npu_patch.engine.archive import open_archive
+
+        yield open_archive(path)
+    else:
+        yield open_directory(path)
+
+
+def is_archive(path: Path) -> bool:
+    """Tell by its name whether a file is an archive that can be read."""
+    return path.name.endswith(ARCHIVES) and path.is_file()
+
+
+def prefix_of(tree: SourceTree) -> PurePosixPath:
+    """Give where a tree's root stands below that of its repository, if it is in one."""
+    if tree.revision is not None:
+        from sgl_npu_patch.engine.git_tree import GitTree
+
+        assert isinstance(tree, GitTree)
+        return tree.repository.prefix
+    if not isinstance(tree, DirectoryTree):
+        return PurePosixPath()
+    root = git.work_tree(tree.root)
+    if root is None:
+        return PurePosixPath()
+    return PurePosixPath(tree.root.resolve().relative_to(root).as_posix())

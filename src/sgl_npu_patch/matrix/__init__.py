@@ -1,0 +1,1 @@
+"""Judge many trees in one run: git revisions, published releases, folders."""

@@ -1,0 +1,219 @@
+"""Judge one tree after the other: give each the document that `status` prints, or why not."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.version import Version
+
+from sgl_npu_patch.engine.cache import MADE_OF, Memory, Store, user_folder
+from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
+from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
+from sgl_npu_patch.engine.open_tree import open_tree, prefix_of
+from sgl_npu_patch.engine.tree import SourceTree, open_directory
+from sgl_npu_patch.fetch import cached_release
+from sgl_npu_patch.matrix.selection import Wanted
+from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
+
+Checks = Literal["", "static", "verify"]
+ANSWERS, _RELEASES = "answers", "releases"
+BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
+_CHECKED_BY = (*MADE_OF, "verify", "verify.static", "verify.behaviour", "simulator")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Say what to find out about each tree, and whether to remember it."""
+
+    checks: Checks = ""
+    diff: bool = False
+    cache: bool = True
+
+
+@dataclass(slots=True)
+class Judge:
+    """Judge any number of trees; each repository is opened once, and closed at the end."""
+
+    options: Options
+    _open: ExitStack = field(default_factory=ExitStack)
+    _repositories: dict[str, Repository] = field(default_factory=dict)
+    _memories: dict[str, Memory] = field(default_factory=dict)
+    _derived: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        self._open.close()
+
+    def document(self, wanted: Wanted) -> dict[str, Any]:
+        """Give the document of one tree."""
+        try:
+            with self._opened(wanted) as tree:
+                memory = self._memory(tree)
+                data = memory.answer(tree, self._compute(tree)) if memory else None
+                return self._finish(wanted, tree, data or self._compute(tree)(tree))
+        except Refused as error:
+            return failed(wanted, str(error))
+
+    def prepare(self, wanted: Sequence[Wanted]) -> None:
+        """Look the revisions among some trees up at once, before each is looked at."""
+        places: dict[str, list[str]] = {}
+        for each in wanted:
+            if each.kind == "revision":
+                places.setdefault(each.place, []).append(each.revision)
+        for place, commits in places.items():
+            # What cannot be read is refused when it is looked at.
+            with suppress(Refused):
+                self.repository(place).prepare(commits)
+
+    def known(self, wanted: Wanted) -> tuple[dict[str, Any] | None, str]:
+        """Tell of a revision what can be told without reading a file that the series reads.
+
+        Returns its document, if that is so, and else what stands for all that is in its package.
+        """
+        if wanted.kind != "revision":
+            return None, ""
+        try:
+            with self._opened(wanted) as tree:
+                assert isinstance(tree, GitTree)
+                memory = self._memory(tree)
+                data = memory.known(tree) if memory else None
+                if data is not None:
+                    return self._finish(wanted, tree, data), ""
+                return None, f"{tree.package} {tree.package_id()} {tree.copies()}"
+        except Refused as error:
+            return failed(wanted, str(error)), ""
+
+    def alike(self, wanted: Wanted, document: dict[str, Any]) -> dict[str, Any]:
+        """Give the document of a revision whose package is that of another document."""
+        revision = {"name": wanted.name, "tree": document["tree"] | {"revision": wanted.revision}}
+        return document | revision
+
+    def repository(self, place: str) -> Repository:
+        """Open a repository, once."""
+        if place not in self._repositories:
+            opened = self._open.enter_context(open_repository(Path(place)))
+            self._repositories[place] = opened
+        return self._repositories[place]
+
+    @contextmanager
+    def _opened(self, wanted: Wanted) -> Iterator[SourceTree]:
+        if wanted.kind == "revision":
+            yield self.repository(wanted.place).open(wanted.revision)
+        elif wanted.kind == "release":
+            with self._releases() as releases:
+                folder = cached_release(wanted.place, Version(wanted.revision), releases)
+                tree = open_directory(folder)
+                # Where it is kept says nothing about it.
+                tree.label = f"{wanted.place}=={wanted.revision}"
+                yield tree
+        else:
+            with open_tree(Path(wanted.place)) as other:
+                yield other
+
+    @contextmanager
+    def _releases(self) -> Iterator[Path]:
+        if self.options.cache:
+            yield user_folder() / _RELEASES
+        else:
+            with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
+                yield Path(scratch)
+
+    def _memory(self, tree: SourceTree) -> Memory | None:
+        # What executes a tree may look at any file of it, and only git can name all at once.
+        whole = self.options.checks == "verify"
+        if not self.options.cache or (whole and not isinstance(tree, GitTree)):
+            return None
+        prefix = str(prefix_of(tree)) if self.options.diff else ""
+        question = json.dumps([self.options.checks, self.options.diff, prefix])
+        if question not in self._memories:
+            made_of = _CHECKED_BY if self.options.checks else MADE_OF
+            store = Store(user_folder() / ANSWERS)
+            self._memories[question] = Memory(store, question, made_of, whole=whole)
+        return self._memories[question]
+
+    def _compute(self, tree: SourceTree) -> Compute:
+        return Compute(self.options, tree, self._derived)
+
+    def _finish(self, wanted: Wanted, tree: SourceTree, data: bytes) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(data)
+        return (
+            {"name": wanted.name}
+            | about_tree(tree)
+            | NOT_JUDGED
+            | {"copies": [path.as_posix() for path in tree.copies()]}
+            | found
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Find out what depends on a tree's content alone; the tree as opened tells where it stands."""
+
+    options: Options
+    opened: SourceTree
+    derived: list[Any]
+
+    def __call__(self, tree: SourceTree) -> bytes:
+        """Give it as JSON.
+
+        Raises:
+            Refused: the tree cannot be read.
+        """
+        try:
+            return json.dumps(self._found(tree)).encode()
+        except (TooOld, Unparsable) as error:
+            reason = error.reason if isinstance(error, TooOld) else str(error)
+            return json.dumps({"error": {"message": reason}}).encode()
+
+    def _found(self, tree: SourceTree) -> dict[str, Any]:
+        from sgl_npu_patch.codemods import DETERMINISTIC
+        from sgl_npu_patch.engine.overlay import Cache, Overlay
+        from sgl_npu_patch.engine.plan import make_plan
+        from sgl_npu_patch.reports.document import plan_document
+
+        self.derived[:] = [(self.derived[0] if self.derived else Cache()).for_another_tree()]
+        plan = make_plan(Overlay(tree, self.derived[0]), DETERMINISTIC)
+        found = plan_document(plan)
+        if self.options.diff:
+            from sgl_npu_patch.reports.diff import render_diff
+
+            diff = render_diff(plan.changes, prefix_of(self.opened))
+            found["diff"] = diff.decode("utf-8", "replace")
+        if self.options.checks:
+            from sgl_npu_patch.matrix.patched import patched
+
+            found["checks"] = [] if plan.conflicts else self._check(patched(tree, plan.changes))
+        return found
+
+    def _check(self, tree: Any) -> list[dict[str, Any]]:
+        from sgl_npu_patch.matrix.patched import write_out
+        from sgl_npu_patch.reports.checks import check_documents
+        from sgl_npu_patch.verify.run import verify
+
+        if self.options.checks == "static":
+            return check_documents(verify(tree, static_only=True).results)
+        with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
+            write_out(tree, Path(scratch))
+            return check_documents(verify(open_directory(Path(scratch))).results)
+
+
+def failed(wanted: Wanted, message: str) -> dict[str, Any]:
+    """Give the document of a tree that could not be judged."""
+    revision = wanted.revision if wanted.kind == "revision" else None
+    path = f"{wanted.place}=={wanted.revision}" if wanted.kind == "release" else wanted.place
+    tree = {"path": path, "version": None, "revision": revision}
+    return (
+        {"name": wanted.name}
+        | header()
+        | {"tree": tree}
+        | NOT_JUDGED
+        | {"copies": [], "error": {"message": message}}
+    )

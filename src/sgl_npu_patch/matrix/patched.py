@@ -1,0 +1,57 @@
+"""Look at a tree as it would be once it is patched, in memory or written out elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from sgl_npu_patch.engine.overlay import ChangeSet
+from sgl_npu_patch.engine.tree import SourceTree
+
+
+@dataclass(slots=True)
+class Patched:
+    """Answer like a tree, with the files of a change set in it."""
+
+    tree: SourceTree
+    label: str
+    package: PurePosixPath
+    revision: str | None
+    written: dict[PurePosixPath, bytes]
+
+    def copies(self) -> tuple[PurePosixPath, ...]:
+        """List other copies of the package; see `SourceTree.copies`."""
+        return self.tree.copies()
+
+    def containing(
+        self, needle: bytes, among: Iterable[PurePosixPath] | None = None
+    ) -> tuple[PurePosixPath, ...]:
+        """Search the package's files; see `SourceTree.containing`."""
+        wanted = None if among is None else set(among)
+        below = [path for path in wanted if path not in self.written] if wanted else wanted
+        found = {*self.tree.containing(needle, below)} - self.written.keys()
+        own = {path for path, data in self.written.items() if needle in data}
+        return tuple(sorted(found | (own if wanted is None else own & wanted)))
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Give a file's bytes; see `SourceTree.read`."""
+        return self.written[path] if path in self.written else self.tree.read(path)
+
+
+def patched(tree: SourceTree, changes: ChangeSet) -> Patched:
+    """Give a tree with a change set in it."""
+    written = {change.path: change.after for change in changes.changes}
+    return Patched(tree, tree.label, tree.package, tree.revision, written)
+
+
+def write_out(tree: Patched, folder: Path) -> None:
+    """Write the package's Python files below a folder, at the paths that they have in the tree.
+
+    Raises:
+        Refused: a file cannot be read.
+    """
+    for path in tree.containing(b""):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(tree.read(path) or b"")

@@ -1,0 +1,127 @@
+"""Print the results of `matrix` for people: one row a tree, one column a seam."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from io import StringIO
+from typing import IO, TYPE_CHECKING
+
+from sgl_npu_patch.reports.matrix_document import (
+    Document,
+    Matrix,
+    Tree,
+    checks_said,
+    headline,
+    named,
+    read_matrix,
+    remarks,
+)
+from sgl_npu_patch.reports.plain import visible
+from sgl_npu_patch.reports.text import STYLES, console_for, paragraph
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_GAP = 2
+_MARK = "*"
+_CHECKS = "checks"
+_FOLDED = 10
+"""Columns of a heading that stays on one line: the longest status has as many."""
+
+
+def render(document: Document, stream: IO[str] | None = None) -> str:
+    """Give the table, then what deserves a sentence, each remark once for all its trees.
+
+    Args:
+        stream: where it will be printed. On a terminal there is colour, and a table that is wider
+            is printed in parts.
+    """
+    from rich.text import Text
+
+    matrix = read_matrix(document)
+    console = console_for(stream or StringIO())
+    with console.capture() as printed:
+        console.print(Text(headline(matrix)))
+        _print_tables(matrix, console)
+        for line in _remark_lines(matrix):
+            console.print(Text(visible(line)), soft_wrap=True)
+    return "\n".join(_inert(line.rstrip()) for line in printed.get().split("\n"))
+
+
+def _inert(line: str) -> str:
+    """Keep a line of foreign text from being a command to the server whose log it is in."""
+    return re.sub(r"^(\s*):(?=:)", r"\1\\x3a", line).replace("##[", r"#\x23[")
+
+
+def _print_tables(matrix: Matrix, console: Console) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    left = max(len(name) for name in ("tree", *(tree.name for tree in matrix.trees)))
+    marked = False
+    for part in _parts(matrix, console.width - left):
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        for title in ("tree", *map(_heading, part)):
+            table.add_column(title, overflow="fold", vertical="bottom", no_wrap=True)
+        for tree in matrix.trees:
+            cells = [Text(_word(tree, column), style=_style(tree, column)) for column in part]
+            marked = marked or any(cell.plain.endswith(_MARK) for cell in cells)
+            table.add_row(Text(tree.name), *cells)
+        console.print()
+        console.print(table)
+    if marked:
+        console.print(Text(f"\n{_MARK} outdated, or with gaps"))
+
+
+def _parts(matrix: Matrix, width: int) -> Iterator[list[str]]:
+    """Divide the columns among tables of at most this width, one column at least."""
+    part: list[str] = []
+    taken = 0
+    for column in (*matrix.seams, *([_CHECKS] if matrix.verified else ())):
+        words = [*_heading(column).splitlines(), *(_word(tree, column) for tree in matrix.trees)]
+        needed = _GAP + max(map(len, words))
+        if part and taken + needed > width:
+            yield part
+            part, taken = [], 0
+        part.append(column)
+        taken += needed
+    if part:
+        yield part
+
+
+def _heading(column: str) -> str:
+    return column.replace("_", "_\n") if len(column) > _FOLDED else column
+
+
+def _word(tree: Tree, column: str) -> str:
+    if tree.error:
+        return "-"
+    if column == _CHECKS:
+        return checks_said(tree)
+    outcome = tree.outcome(column)
+    if outcome is None:
+        return ""
+    return outcome.status + (_MARK if outcome.outdated or outcome.gaps else "")
+
+
+def _style(tree: Tree, column: str) -> str:
+    if column == _CHECKS:
+        return "bold red" if tree.failures else "green"
+    return STYLES.get(_word(tree, column).rstrip(_MARK), "")
+
+
+def _remark_lines(matrix: Matrix) -> Iterator[str]:
+    for change in matrix.changes:
+        yield ""
+        yield from paragraph(f"new: {change}", "", "  ")
+        if change.commit:
+            yield from paragraph(change.commit, "  commit   ", " " * 11)
+        yield from (f"  {line}" for line in change.diff.splitlines())
+    for remark in remarks(matrix):
+        yield ""
+        known = " (in the baseline)" if remark.known else ""
+        yield from paragraph(f"{remark.title} on {named(remark.names)}{known}", "", "  ")
+        for line in remark.lines:
+            # Evidence is laid out already.
+            yield from [line] if line.startswith(" ") else paragraph(line, "  ", "  ")

@@ -1,0 +1,44 @@
+"""Make repositories with long histories of a small package, by one process each."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.engine.package import COMMON, SOURCES
+
+BROKEN = SOURCES[COMMON].replace("def get_dispatch_device_backend", "def device_backend")
+"""A file without which one seam is a conflict."""
+OTHER = "srt/other.py"
+
+Files = Mapping[str, str]
+
+
+def history(folder: Path, commits: Sequence[Files], tags: Mapping[str, int] | None = None) -> Path:
+    """Make a bare repository; each commit of `main` changes files of the package, given whole.
+
+    The first commit has the whole package too; `tags` name commits by their places.
+    """
+    subprocess.run(["git", "init", "--quiet", "--bare", "-b", "main", str(folder)], check=True)
+    lines = []
+    for number, files in enumerate(commits):
+        said = f"Change {number}"
+        when = 1_700_000_000 + number
+        lines.append("commit refs/heads/main")
+        lines.append(f"mark :{number + 1}")
+        lines.append(f"committer tests <tests@localhost> {when} +0000")
+        lines.append(f"data {len(said)}\n{said}")
+        for name, text in {**(SOURCES if not number else {}), **files}.items():
+            lines.append(f"M 100644 inline python/sglang/{name}")
+            lines.append(f"data {len(text.encode())}\n{text}")
+    for name, number in (tags or {}).items():
+        lines.append(f"reset refs/tags/{name}\nfrom :{number + 1}\n")
+    importing = ["git", "-C", str(folder), "fast-import", "--quiet"]
+    subprocess.run(importing, check=True, input="\n".join([*lines, ""]).encode())
+    return folder
+
+
+def commit_of(repository: Path, revision: str) -> str:
+    command = ["git", "-C", str(repository), "rev-parse", revision]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

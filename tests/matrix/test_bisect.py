@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sgl_npu_patch.engine.errors import Refused, UsageError
+from sgl_npu_patch.matrix.bisect import Found, bisect
+from sgl_npu_patch.matrix.judge import Judge, Options
+from tests.engine.package import COMMON, SOURCES, run
+from tests.matrix.histories import BROKEN, OTHER, commit_of, history
+
+SEAM = "device_dispatch"
+WHOLE = {COMMON: SOURCES[COMMON]}
+
+
+@pytest.fixture
+def judge() -> Iterator[Judge]:
+    with Judge(Options(cache=False)) as opened:
+        yield opened
+
+
+def search(judge: Judge, repository: Path, good: str, bad: str, seam: str | None = SEAM) -> Found:
+    return bisect(judge, str(repository), good, bad, seam)
+
+
+def filler(number: int) -> dict[str, str]:
+    return {OTHER: f"x = {number}\n"}
+
+
+@pytest.mark.parametrize("place", [1, 2, 500, 737, 998, 999])
+def test_one_of_a_thousand_commits(tmp_path: Path, place: int) -> None:
+    commits = [filler(n) for n in range(1000)]
+    commits[place] = {COMMON: BROKEN}
+    repository = history(tmp_path / "repository", commits)
+    with Judge(Options(cache=False)) as judge:
+        found = search(judge, repository, "main~999", "main", None)
+    # The one needs the other.
+    assert [change["seam"] for change in found.changes] == [SEAM, "batch_invariant"]
+    for change in found.changes:
+        assert change["commit"] == commit_of(repository, f"main~{999 - place}")
+        assert (change["before"], change["after"]) == ("applied", "conflict")
+        assert (change["subject"], change["date"][:4]) == (f"Change {place}", "2023")
+    assert found.remarks == ()
+    assert found.commits == 999
+    assert found.judged <= 2 + math.ceil(math.log2(found.commits))
+
+
+def test_diff_is_that_of_the_symbol(tmp_path: Path, judge: Judge) -> None:
+    moved = f"y = 1\n\n\n{BROKEN.replace('is_npu', 'is_ascend')}"
+    commits = [{}, {COMMON: moved, OTHER: "z = 1\n"}]
+    repository = history(tmp_path / "repository", commits)
+    (change,) = search(judge, repository, "main~1", "main").changes
+    assert change["diff"].splitlines()[:5] == [
+        f"--- a/python/sglang/{COMMON} get_dispatch_device_backend",
+        f"+++ b/python/sglang/{COMMON} device_backend",
+        "@@ -1,4 +1,4 @@",
+        "-def get_dispatch_device_backend():",
+        "+def device_backend():",
+    ]
+    assert "y = 1" not in change["diff"]
+    assert "z = 1" not in change["diff"]
+    assert "is_ascend" not in change["diff"]
+
+
+def test_symbol_in_its_new_file(tmp_path: Path, judge: Judge) -> None:
+    moved = "if True:\n    " + SOURCES[COMMON].replace("\n", "\n    ").replace("CUDA", "cuda")
+    commits = [{}, {COMMON: "", "srt/utils/moved.py": f"{moved}\n"}]
+    repository = history(tmp_path / "repository", commits)
+    (change,) = search(judge, repository, "main~1", "main").changes
+    assert f"--- a/python/sglang/{COMMON} get_dispatch_device_backend\n" in change["diff"]
+    assert "+++ b/python/sglang/srt/utils/moved.py get_dispatch" in change["diff"]
+    assert '+            key = "cuda"\n' in change["diff"]
+
+
+def test_other_reasons_show_the_files_that_are_read(tmp_path: Path, judge: Judge) -> None:
+    again = "\n\ndef get_dispatch_device_backend():\n    return 1\n"
+    repository = history(tmp_path / "repository", [{}, {"srt/again.py": again, OTHER: "z = 1\n"}])
+    (change,) = search(judge, repository, "main~1", "main").changes
+    assert "+++ b/python/sglang/srt/again.py" in change["diff"]
+    assert "z = 1" not in change["diff"]
+
+
+def test_steps_are_all_listed(tmp_path: Path, judge: Judge) -> None:
+    commits = [filler(n) for n in range(40)]
+    commits[9] = {COMMON: BROKEN}
+    commits[21] = gone()
+    repository = history(tmp_path / "repository", commits)
+    found = search(judge, repository, "main~39", "main")
+    steps = [(change["before"], change["after"], change["commit"]) for change in found.changes]
+    assert steps == [
+        ("applied", "conflict", commit_of(repository, "main~30")),
+        ("conflict", "missing", commit_of(repository, "main~18")),
+    ]
+    assert found.remarks == (f"{SEAM} changes 2 times on the way",)
+    (change,) = search(judge, repository, "main~39", "main", None).changes
+    assert (change["seam"], change["commit"]) == ("", steps[1][2])
+
+
+def test_history_that_goes_back_and_forth_is_told(tmp_path: Path, judge: Judge) -> None:
+    commits = [filler(n) for n in range(17)]
+    for place, files in {2: {COMMON: BROKEN}, 3: WHOLE, 10: {COMMON: BROKEN}}.items():
+        commits[place] = files
+    commits[4], commits[8] = {COMMON: BROKEN}, WHOLE
+    repository = history(tmp_path / "repository", commits)
+    found = search(judge, repository, "main~16", "main")
+    changed = {commit_of(repository, f"main~{16 - place}") for place in (2, 4, 10)}
+    assert {change["commit"] for change in found.changes} <= changed
+
+
+def test_what_does_not_fit_is_told(tmp_path: Path, judge: Judge) -> None:
+    # Halving looks at 8 (changed), 4 (not), 6 (not), 7 (changed): 16 then is as it should be; so
+    # a third status is put where the first step looks.
+    commits = [filler(n) for n in range(17)]
+    commits[3] = {COMMON: BROKEN}
+    commits[8] = {**gone()}
+    commits[9] = {**SOURCES, COMMON: BROKEN}
+    repository = history(tmp_path / "repository", commits)
+    found = search(judge, repository, "main~16", "main")
+    assert [change["commit"] for change in found.changes] == [commit_of(repository, "main~13")]
+    (remark,) = found.remarks
+    assert remark == (
+        f"{SEAM} is missing at {commit_of(repository, 'main~8')[:12]}, where conflict would fit: "
+        "it changes more often than is listed"
+    )
+
+
+def gone() -> dict[str, str]:
+    return {name: "" for name in SOURCES if name.startswith("srt/")}
+
+
+def test_tree_that_is_refused_is_a_status(tmp_path: Path, judge: Judge) -> None:
+    repository = history(tmp_path / "repository", [gone(), {}, {}, dict(SOURCES), {}])
+    found = search(judge, repository, "main~4", "main", None)
+    (change,) = found.changes
+    assert (change["seam"], change["before"], change["after"]) == ("", "refused", "judged")
+    assert change["commit"] == commit_of(repository, "main~1")
+    assert f"+++ b/python/sglang/{COMMON}" in change["diff"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [
+        ("main", "main~1", "main~1 has no commits that main lacks: are --good and --bad swapped"),
+        ("main~2", "main~1", "device_dispatch is applied both at main~2 and at main~1"),
+    ],
+)
+def test_nothing_to_find(tmp_path: Path, judge: Judge, good: str, bad: str, said: str) -> None:
+    repository = history(tmp_path / "repository", [{}, filler(1), {COMMON: BROKEN}])
+    with pytest.raises(UsageError, match=said):
+        search(judge, repository, good, bad)
+
+
+def test_unknown_revision(tmp_path: Path, judge: Judge) -> None:
+    repository = history(tmp_path / "repository", [{}, {}])
+    with pytest.raises(Refused, match="'x' is no revision"):
+        search(judge, repository, "x", "main")
+
+
+def test_command(tmp_path: Path) -> None:
+    repository = history(tmp_path / "repository", [{}, filler(1), {COMMON: BROKEN}, filler(2)])
+    done = run("bisect", repository, "--good", "main~3", "--bad", "main", "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    change, _ = done.report["changes"]
+    assert list(change) == ["seam", "commit", "date", "subject", "before", "after", "diff"]
+    text = run("bisect", repository, "--good", "main~3", "--bad", "main").stdout.decode()
+    assert text.startswith(f"{SEAM}: applied -> conflict\n  commit   {change['commit']}\n")
+    assert "\n-def get_dispatch_device_backend():\n" in text
+    same = run("bisect", repository, "--good", "main~3", "--bad", "main~2", "--seam", SEAM)
+    assert (same.code, same.stdout) == (2, b"")
+    assert "there is nothing to find" in same.stderr
+    wrong = run("bisect", repository, "--good", "main~3", "--bad", "main", "--seam", "x")
+    assert (wrong.code, "no such seam: x" in wrong.stderr) == (2, True)

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sgl_npu_patch.engine.git_tree import open_repository
+from sgl_npu_patch.matrix import judge as judging
+from sgl_npu_patch.matrix.judge import Judge, Options
+from sgl_npu_patch.matrix.processes import judge_all
+from sgl_npu_patch.matrix.run import judge_trees
+from sgl_npu_patch.matrix.selection import Wanted, select_folders, select_revisions
+from tests.engine.package import ARGUMENTS, COMMON, MODE, SAMPLER, SOURCES, build, run
+from tests.matrix.histories import BROKEN, OTHER, commit_of, history
+
+PLAIN = Options(cache=False)
+GONE = {name: "" for name in SOURCES if name.startswith("srt/")}
+STEPS: Sequence[Mapping[str, str]] = (
+    {OTHER: "x = 1\n"},
+    {OTHER: "def get_dispatch_device_backend(): pass\n"},
+    {COMMON: BROKEN},
+    {ARGUMENTS: "def broken(:\n"},
+    {MODE: SOURCES[MODE].replace("print", "str")},
+    {SAMPLER: SOURCES[SAMPLER].replace("return 0", "return 1")},
+    {"srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py": "foreign\n"},
+    GONE,
+    SOURCES,
+)
+
+
+def judged(wanted: Sequence[Wanted], options: Options, jobs: int = 1) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = judge_trees(wanted, options, jobs, lambda done: None)["results"]
+    assert [result["name"] for result in results] == [each.name for each in wanted]
+    return results
+
+
+def all_of(repository: Path) -> list[Wanted]:
+    with open_repository(repository) as opened:
+        tags = select_revisions(opened, ["t*"], first_parent=False, paths=())
+        return list(tags)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=st.lists(st.sampled_from(range(len(STEPS))), min_size=1, max_size=8))
+def test_results_depend_on_nothing_but_the_trees(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, steps: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "cache"))
+    commits = [{}, *(STEPS[step] for step in steps)]
+    tags = {f"t{number}": number for number in range(len(commits))}
+    wanted = all_of(history(folder / "repository", commits, tags))
+    expected = [judged([each], PLAIN)[0] for each in wanted]
+    assert judged(wanted, PLAIN) == expected
+    assert judged(wanted, Options()) == expected
+    assert judged(wanted, Options()) == expected
+    assert judged(wanted[::-1], Options()) == expected[::-1]
+    monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "other"))
+    assert judged(wanted, Options(), jobs=3) == expected
+    assert judged(wanted, PLAIN, jobs=2) == expected
+
+
+def test_what_is_broken_stops_nothing(tmp_path: Path) -> None:
+    build(tmp_path / "good")
+    build(tmp_path / "old", server_args="", sampler="", batch_invariant_ops="")
+    build(tmp_path / "torn", server_args=SOURCES[ARGUMENTS] + "x = (\n")
+    (tmp_path / "empty").mkdir()
+    folders = [str(tmp_path / name) for name in ("empty", "torn", "none", "good", "old")]
+    for jobs in (1, 2):
+        results = judged([*select_folders(folders)], PLAIN, jobs)
+        said = [result.get("error", {}).get("message", "") for result in results]
+        assert "not an SGLang tree" in said[0]
+        assert said[1].startswith("python/sglang/srt/server_args.py:20: does not parse")
+        assert "does not exist" in said[2]
+        assert said[3] == ""
+        assert said[4].startswith("this SGLang has no deterministic inference")
+        assert [len(result["outcomes"]) for result in results] == [0, 0, 0, 9, 0]
+
+
+def test_bug_in_one_tree_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build(tmp_path / "one")
+    build(tmp_path / "two", layout="sglang")
+
+    def compute(self: object, tree: Any) -> bytes:
+        if tree.package.parts[0] == "sglang":
+            raise AssertionError("wrong")
+        return b"{}"
+
+    monkeypatch.setattr(judging.Compute, "__call__", compute)
+    wanted = list(select_folders([str(tmp_path / "two"), str(tmp_path / "one")]))
+    first, second = judged(wanted, PLAIN)
+    assert first["error"] == {"message": judging.BUG}
+    assert "error" not in second
+    assert "AssertionError: wrong" in capfd.readouterr().err
+
+
+def test_equal_packages_are_judged_once(tmp_path: Path) -> None:
+    repository = history(tmp_path / "repository", [{}, {}, {}], {"t0": 0, "t1": 1, "t2": 2})
+    with mock.patch.object(judging.Compute, "__call__", autospec=True) as compute:
+        compute.return_value = b"{}"
+        results = judged(all_of(repository), PLAIN)
+    assert compute.call_count == 1
+    assert [result["tree"]["revision"] for result in results] == [
+        commit_of(repository, name) for name in ("t0", "t1", "t2")
+    ]
+
+
+def test_static_checks_look_at_the_patched_tree(tmp_path: Path) -> None:
+    repository = history(tmp_path / "repository", [{}, {COMMON: BROKEN}], {"t0": 0, "t1": 1})
+    for cache in (False, True, True):
+        good, bad = judged(all_of(repository), Options(checks="static", cache=cache))
+        verdicts = {check["id"]: check["verdict"] for check in good["checks"]}
+        assert verdicts["device_dispatch.in_place"] == "pass"
+        assert verdicts["device_dispatch.answers_npu"] == "pass"
+        assert bad["checks"] == []
+
+
+def test_diff_is_that_of_the_command(tmp_path: Path) -> None:
+    repository = history(tmp_path / "repository", [{}], {"t0": 0})
+    expected = run("diff", repository, "--rev", "t0").stdout.decode()
+    for cache in (False, True, True):
+        (result,) = judged(all_of(repository), Options(diff=True, cache=cache))
+        assert result["diff"] == expected
+    assert "diff" not in judged(all_of(repository), Options())[0]
+
+
+def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker that meets the tree ends at once, and another goes on with its share."""
+    for name in "abcdef":
+        build(tmp_path / name)
+    script = tmp_path / "sitecustomize.py"
+    script.write_text(
+        "import os, sgl_npu_patch.engine.open_tree as m\n"
+        "real = m.open_tree\n"
+        "def dies(path, revision=None):\n"
+        "    if path.name == 'b': os._exit(9)\n"
+        "    return real(path, revision)\n"
+        "m.open_tree = dies\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found: dict[int, dict[str, Any]] = {}
+    wanted = list(select_folders(str(tmp_path / name) for name in "abcdef"))
+    with Judge(PLAIN) as judge:
+        judge_all(judge, wanted, 2, found.__setitem__)
+    assert sorted(found) == list(range(6))
+    assert [place for place in found if "error" in found[place]] == [1]
+    assert "ended before it was done" in found[1]["error"]["message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcd":
+        build(tmp_path / name)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, time, sgl_npu_patch.engine.open_tree as m\n"
+        # What runs in the background of a shell ignores it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def waits(path, revision=None):\n"
+        f"    open({str(tmp_path)!r} + f'/pid{{os.getpid()}}', 'w').close()\n"
+        "    time.sleep(600)\n"
+        "m.open_tree = waits\n"
+    )
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    command = [sys.executable, "-m", "sgl_npu_patch", "matrix", "--jobs", "2", "--no-cache"]
+    for name in "abcd":
+        command += ["--trees", str(tmp_path / name)]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        end = time.monotonic() + 60
+        while len(pids := [int(path.name[3:]) for path in tmp_path.glob("pid*")]) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (128 + number, b"")
+    assert err.decode().startswith(f"sgl-npu-patch: interrupted by signal {int(number)}")
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert list((tmp_path / "tmp").iterdir()) == []

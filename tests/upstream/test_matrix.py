@@ -1,0 +1,109 @@
+"""Runs over many trees say of each what the golden table says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.package import snapshot
+from tests.upstream.golden import read_expected
+from tests.upstream.program import program
+from tests.upstream.releases import FORKS, RELEASES, release_tree
+from tests.upstream.repository import FOLDER, release_repository
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember answers apart from the user's; the downloads are shared."""
+    releases = release_tree(RELEASES[0]).parent
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/releases").symlink_to(releases)
+    monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(tmp_path / "cache"))
+
+
+def git(folder: Path, *arguments: str | Path) -> None:
+    subprocess.run(["git", "-C", str(folder), *map(str, arguments)], check=True)
+
+
+def entry(result: dict[str, Any], above: str) -> dict[str, Any]:
+    """Give what the golden table has, with paths as in the release."""
+    if "error" in result:
+        return {"exit": 4}
+    found = {
+        "exit": 0,
+        "changed": [str(Path(path).relative_to(above)) for path in result["changed"]],
+        "added": [str(Path(path).relative_to(above)) for path in result["added"]],
+        "statuses": {outcome["seam"]: outcome["status"] for outcome in result["outcomes"]},
+    }
+    gaps = {each["seam"]: each["gaps"] for each in result["outcomes"] if each["gaps"]}
+    return {**found, "gaps": gaps} if gaps else found
+
+
+@pytest.mark.parametrize("kind", ["bare", "partial"])
+def test_all_releases_of_a_repository(tmp_path: Path, kind: str) -> None:
+    repository = release_repository(*RELEASES)
+    if kind == "partial":
+        clone = tmp_path / "clone"
+        options = ["--quiet", "--no-checkout", "--filter=blob:none"]
+        git(tmp_path, "clone", *options, f"file://{repository}", clone)
+        repository = clone
+    before = snapshot(repository) if kind == "bare" else {}
+    expected = {f"v{version}": read_expected()[version] for version in RELEASES}
+    for _ in range(2):
+        run = program("matrix", repository, "--revs", "v*", "--format", "json")
+        assert run.code == 4
+        found = {result["name"]: entry(result, FOLDER) for result in run.report["results"]}
+        assert found == expected
+        assert list(found) == list(expected)
+    if kind == "bare":
+        assert snapshot(repository) == before
+
+
+def test_releases_and_folders() -> None:
+    asked = [">=0.5.3rc2,<0.5.4", "==0.5.23", *(FORKS[0], FORKS[-1])]
+    options = [part for each in asked for part in ("--releases", each)]
+    options += ["--trees", str(release_tree("0.5.9"))]
+    run = program("matrix", *options, "--format", "json")
+    results = run.report["results"]
+    old = ["0.5.3rc2", "0.5.3", "0.5.3.post1", "0.5.3.post2", "0.5.3.post3"]
+    names = [*old, "0.5.23", FORKS[0], FORKS[-1], str(release_tree("0.5.9"))]
+    assert [result["name"] for result in results] == names
+    for result in results:
+        version = "0.5.9" if result["name"].startswith("/") else result["name"]
+        assert entry(result, ".") == read_expected()[version]
+
+
+def test_touching_on_releases() -> None:
+    repository = release_repository(*RELEASES)
+    options = ["--first-parent", "--touching", "--format", "json"]
+    run = program("matrix", repository, "--revs", "v0.5.3rc2..v0.5.12", *options)
+    assert run.code == 0
+    versions = [result["tree"]["version"] for result in run.report["results"]]
+    assert versions[-1] == "0.5.12"
+    assert set(versions) <= set(RELEASES)
+
+
+def test_static_checks(tmp_path: Path) -> None:
+    repository = release_repository("0.5.9", "0.5.12.post1")
+    done = program("matrix", repository, "--revs", "v*", "--static", "--format", "json")
+    assert done.code == 0
+    for result in done.report["results"]:
+        verdicts = [check["verdict"] for check in result["checks"]]
+        assert verdicts.count("pass") > 20
+        assert "fail" not in verdicts
+
+
+def test_bisect_on_releases() -> None:
+    repository = release_repository(*RELEASES)
+    ends = ["--good", "v0.5.8", "--bad", "v0.5.23", "--seam", "sampler"]
+    run = program("bisect", repository, *ends, "--format", "json")
+    assert run.code == 0
+    first, *_, last = json.loads(run.stdout)["changes"]
+    assert (first["before"], first["after"]) == ("withheld", "applied")
+    assert first["subject"] == "Release 0.5.9"
+    assert "+def multinomial_with_seed(" in first["diff"] or "def multinomial" in first["diff"]
+    assert last["after"].startswith("upstream")
