@@ -171,9 +171,9 @@ def symbol_diff(
 ) -> str:
     """Give the unified diff between two commits of just the symbols that a seam reads.
 
-    Where a symbol is gone, the files that changed are searched for its new place, and its
-    own file for a new symbol that is much like it. Where none of the symbols differs, what made the difference is
-    in other files that the seam reads; these are diffed whole.
+    Where a symbol is gone, the files that changed are searched for its new place, and its own file
+    for a new symbol that is much like it. Where none of the symbols differs, what made the
+    difference is in other files that the seam reads; these are diffed whole.
     """
     old, new = (document["tree"]["revision"] for document in (before, after))
     changed = _changed(repository, old, new)
