@@ -80,6 +80,21 @@ def test_jobs_are_valid(content: dict[Any, Any], schema: str, tmp_path: Path) ->
     assert done.returncode == 0, done.stdout
 
 
+def test_scripts_are_shell() -> None:
+    (gitlab,) = GITLAB.values()
+    steps = [
+        step["run"]
+        for job in GITHUB_TAGS["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    for script in (*steps, *gitlab["script"], *gitlab["after_script"]):
+        done = subprocess.run(
+            ["bash", "-n"], check=False, input=script, capture_output=True, text=True
+        )
+        assert done.stderr == "", script
+
+
 def test_steps_use_the_files_that_are_written() -> None:
     for content in (GITHUB_TAGS, GITLAB):
         texts = [*scripts(content)]

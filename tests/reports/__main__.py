@@ -12,7 +12,7 @@ from tests.reports.chromium import Browser, browser
 
 DOCS = Path(__file__).parents[2] / "docs"
 RELEASES = ">=0.5.8,<0.5.16"
-SIZE = {"width": 1240, "height": 480}
+SIZE = {"width": 1300, "height": 500}
 
 
 def main() -> None:

@@ -100,6 +100,7 @@ def browser(profile: Path) -> Iterator[Browser]:
         "--remote-debugging-pipe",
         f"--user-data-dir={profile}",
         "--disable-gpu",
+        "--hide-scrollbars",
         "--disable-dev-shm-usage",
         "--disable-background-networking",
         "--no-first-run",

@@ -137,7 +137,7 @@ def with_baseline() -> dict[str, Any]:
 
 HOSTILE = (
     "<script>hacked=1</script><img src=x onerror=hacked=1>]]>\"'&amp;%0A`|\\|``` @all #1 "
-    "\r\n::error title=x::forged\n##[add-mask]x\n\n</details></code>"
+    "\r\n::error title=x::forged\n##[add-mask]x\n\n```\n</details></code>"
     "\x1b[31m\x00\x07\x9b\u202e\udcff\ufffe "
     "{{ 7 * 7 }} {% x %} [link](javascript:hacked=1) https://x.invalid ${x} =cmd()"
 )

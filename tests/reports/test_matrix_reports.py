@@ -301,6 +301,7 @@ def test_hostile_text_is_only_code_in_markdown() -> None:
 def test_hostile_text_is_no_command_to_a_server() -> None:
     for line in github.render(hostile()).splitlines():
         assert "hacked" not in _command(line)[1]["title"]
+        assert not [value for value in _command(line)[1].values() if "\n" in value]
     for line in matrix_text.render(hostile()).split("\n"):
         assert not line.lstrip().startswith("::")
         assert "##[" not in line
@@ -323,6 +324,26 @@ def test_the_same_trouble_in_two_trees_is_told_once() -> None:
             assert render(sample()).count("resolve device_dispatch first") == 1
 
 
+def test_conflicts_in_other_lines_are_the_same() -> None:
+    document = sample()
+    site = document["results"][4]["outcomes"][3]["evidence"]["where"][0]
+    site["line"] += 100
+    printed = matrix_text.render(document)
+    assert "conflict in device_dispatch on main, release/fork\n" in printed
+    document["results"][4]["outcomes"][3]["evidence"]["found"] = "another"
+    assert "conflict in device_dispatch on release/fork\n" in matrix_text.render(document)
+
+
+def test_all_of_a_tree_is_news_that_the_baseline_has_not() -> None:
+    document = with_baseline()
+    remark = "withheld: backend_lists on v0.5.9"
+    assert remark not in matrix_text.render(document)
+    document["changes"].append(
+        {"name": "v0.5.9", "seam": "", "before": "missing", "after": "judged"}
+    )
+    assert remark in matrix_text.render(document)
+
+
 def test_what_the_baseline_has_is_no_error() -> None:
     levels = [_command(line) for line in github.render(with_baseline()).splitlines()]
     errors = [properties["title"] for level, properties, _ in levels if level == "error"]
@@ -340,6 +361,9 @@ def test_what_the_baseline_has_is_no_error() -> None:
         if case.find("failure") is not None or case.find("error") is not None
     }
     assert failed == {("v0.5.12", "sampler.draws"), ("release/fork", "device_dispatch")}
+    skipped = [each.attrib["type"] for each in root.iter("skipped")]
+    assert skipped.count("conflict") == 3
+    assert skipped.count("not judged") == 1
     (run,) = json.loads(sarif.render(with_baseline()))["runs"]
     assert [result["level"] for result in run["results"]] == [
         "error",
