@@ -55,6 +55,7 @@ class Repository:
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)
     _needles: list[bytes] = field(default_factory=list)
+    _parts: list[int | None] = field(default_factory=list)
     _found: dict[str, tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
     _contents: dict[str, bytes] = field(default_factory=dict)
@@ -216,6 +217,9 @@ class Repository:
             Refused: a link or submodule stands in the place of a file that would be searched.
         """
         if needle not in self._needles:
+            # What lacks a part of it lacks it; half of what is sought shares a part.
+            parts = (n for n, other in enumerate(self._needles) if other in needle)
+            self._parts.append(next(parts, None))
             self._needles.append(needle)
         place = self._needles.index(needle)
         count, files = self._found.get(tree, _NOTHING)
@@ -269,7 +273,9 @@ class Repository:
     def _judge(self, blob: str, data: bytes) -> None:
         known, found = self._judged.get(blob, (0, 0))
         for place, needle in enumerate(self._needles[known:], known):
-            found |= (needle in data) << place
+            part = self._parts[place]
+            if part is None or found >> part & 1:
+                found |= (needle in data) << place
         self._judged[blob] = (len(self._needles), found)
 
     def _keep(self, blob: str, data: bytes) -> None:
