@@ -29,6 +29,8 @@ _WINDOW = 30
 """How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
 _KEPT = 48 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
+_DELTAS = 48 << 20
+"""Bytes that git may keep to make contents from; by default it takes twice that."""
 _FOLDERS = 5_000
 """How many folders to keep; one release has about 300, and most commits change about five."""
 _ABOVE = ("python", "sglang")
@@ -477,7 +479,7 @@ class _Objects:
         if self._process is None:
             self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
             self._process = subprocess.Popen(
-                [*git.COMMAND, "cat-file", "--batch"],
+                [*git.COMMAND, "-c", f"core.deltaBaseCacheLimit={_DELTAS}", "cat-file", "--batch"],
                 cwd=self._path,
                 env=git.environment(),
                 stdin=subprocess.PIPE,
