@@ -424,7 +424,11 @@ def matrix(
     jobs: Annotated[
         int | None,
         typer.Option(
-            "--jobs", min=1, help="How many processes to use; as many as there are processors."
+            "--jobs",
+            metavar="N",
+            min=1,
+            help="How many processes to use; by default as many as there are processors.",
+            show_default=False,
         ),
     ] = None,
     no_cache: Annotated[

@@ -199,3 +199,18 @@ def test_interrupt_leaves_nothing_behind(
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("seconds", [0.3, 0.5, 0.8])
+def test_killed_run_leaves_no_wrong_answer(tmp_path: Path, seconds: float) -> None:
+    commits = [{}, *STEPS, *STEPS[::-1]]
+    tags = {f"t{number:02}": number for number in range(len(commits))}
+    wanted = all_of(history(tmp_path / "repository", commits, tags))
+    expected = judged(wanted, PLAIN)
+    command = [sys.executable, "-m", "sgl_npu_patch", "matrix", str(tmp_path / "repository")]
+    process = subprocess.Popen([*command, "--revs", "t*"], stdout=subprocess.DEVNULL)
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+    assert judged(wanted, Options()) == expected
+    assert judged(wanted, Options()) == expected

@@ -29,6 +29,8 @@ _WINDOW = 30
 """How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
 _KEPT = 48 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
+_DELTAS = 48 << 20
+"""Bytes that git may keep to make contents from; by default it takes twice that."""
 _FOLDERS = 5_000
 """How many folders to keep; one release has about 300, and most commits change about five."""
 _ABOVE = ("python", "sglang")
@@ -55,6 +57,7 @@ class Repository:
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)
     _needles: list[bytes] = field(default_factory=list)
+    _parts: list[int | None] = field(default_factory=list)
     _found: dict[str, tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
     _contents: dict[str, bytes] = field(default_factory=dict)
@@ -216,6 +219,9 @@ class Repository:
             Refused: a link or submodule stands in the place of a file that would be searched.
         """
         if needle not in self._needles:
+            # What lacks a part of it lacks it; half of what is sought shares a part.
+            parts = (n for n, other in enumerate(self._needles) if other in needle)
+            self._parts.append(next(parts, None))
             self._needles.append(needle)
         place = self._needles.index(needle)
         count, files = self._found.get(tree, _NOTHING)
@@ -269,7 +275,9 @@ class Repository:
     def _judge(self, blob: str, data: bytes) -> None:
         known, found = self._judged.get(blob, (0, 0))
         for place, needle in enumerate(self._needles[known:], known):
-            found |= (needle in data) << place
+            part = self._parts[place]
+            if part is None or found >> part & 1:
+                found |= (needle in data) << place
         self._judged[blob] = (len(self._needles), found)
 
     def _keep(self, blob: str, data: bytes) -> None:
@@ -471,7 +479,7 @@ class _Objects:
         if self._process is None:
             self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
             self._process = subprocess.Popen(
-                [*git.COMMAND, "cat-file", "--batch"],
+                [*git.COMMAND, "-c", f"core.deltaBaseCacheLimit={_DELTAS}", "cat-file", "--batch"],
                 cwd=self._path,
                 env=git.environment(),
                 stdin=subprocess.PIPE,
