@@ -33,6 +33,7 @@ OUR_PROMISES = {
     "batch_invariant.a_missing_extension_is_said",
     "batch_invariant.extension_1_is_enough",
     "npu_ops.a_missing_overload_says_which_version_has_it",
+    "npu_ops.log_softmax_may_be_asked_to_convert",
 }
 
 

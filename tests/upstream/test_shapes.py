@@ -49,6 +49,9 @@ KEPT = {
     "attention_comment.py remove_claim: kept.append(statement.with_changes(leading_lines="
     "[*above, *statement.leading_lines]))": "keeps a comment above the claim",
     "attention_comment.py remove_claim: above = []": "the same",
+    "batch_invariant.py _flagged_first: return False": (
+        "names no gap of a native mode whose flag is set behind what may fail"
+    ),
     "device_dispatch.py _before_raise: return None": "refuses an end that does not raise",
     "device_dispatch.py _before_raise: text = 'if is_npu():\\n    return \"NPU\"\\n'": (
         "a dispatch that returns in each branch"
