@@ -263,7 +263,9 @@ def _on_npu(node: cst.CSTNode) -> bool:
 
 def left_open(view: View) -> tuple[str, ...]:
     """Name what no form can close: the second version of fused attention has no counterpart."""
-    return ("fused_attention_v2_not_replaced",) if any(view.overlay.mentioning(V2)) else ()
+    backends = view.overlay.mentioning("forward_extend")
+    calls = view.overlay.tree.containing(V2.encode(), backends)
+    return ("fused_attention_v2_not_replaced",) if calls else ()
 
 
 def gaps(view: View) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 
 if TYPE_CHECKING:
+    from typer.models import CommandInfo
+
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
     from sgl_npu_patch.engine.tree import SourceTree
@@ -566,6 +568,9 @@ def main() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupted)
     _prepare_streams()
+    every = app.registered_commands
+    # typer prepares every command there is, which takes longer than reading a file of the tree.
+    app.registered_commands = [c for c in every if [_name_of(c)] == sys.argv[1:2]] or every
     try:
         code = app(standalone_mode=False)
     except Exception as error:  # noqa: BLE001  # every ending has an exit code of its own
@@ -573,6 +578,8 @@ def main() -> NoReturn:
     except SystemExit:
         # How typer ends when the reader of its help has gone.
         code = OK
+    finally:
+        app.registered_commands = every
     code = code if isinstance(code, int) else OK
     try:
         with _reader_may_leave():
@@ -580,6 +587,10 @@ def main() -> NoReturn:
     except Refused as error:
         code = _exit_code(error)
     sys.exit(code)
+
+
+def _name_of(command: CommandInfo) -> str:
+    return str(command.name or getattr(command.callback, "__name__", ""))
 
 
 def _prepare_streams() -> None:

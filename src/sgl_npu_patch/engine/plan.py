@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site, TooOld, UsageError
 from sgl_npu_patch.engine.outcome import SETTLED, Evidence, Outcome, Status
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
-from sgl_npu_patch.engine.refresh import refresh
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
 from sgl_npu_patch.engine.tree import SourceTree, full_name
 from sgl_npu_patch.engine.view import View
+
+if TYPE_CHECKING:
+    import libcst as cst
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     was_here = has_our_header(view)
     for target in seam.targets(view):
         with Located(target.spot.site):
-            node = refresh(target.spot.node) if was_here else target.spot.node
+            node = _refreshed(target.spot.node) if was_here else target.spot.node
             outdated |= node is not target.spot.node
             edited = target.edit(node)
             if edited is target.spot.node:
@@ -157,6 +160,12 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     if not seam.alike or was_here:
         return Outcome(name, "already", tuple(present), gaps=seam.left_open(view))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
+
+
+def _refreshed(node: cst.CSTNode) -> cst.CSTNode:
+    from sgl_npu_patch.engine.refresh import refresh
+
+    return refresh(node)
 
 
 def has_our_header(view: View) -> bool:

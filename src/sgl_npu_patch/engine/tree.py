@@ -78,7 +78,13 @@ class DirectoryTree:
             self._scan(str(self.root / self.package), str(self.package), self._names)
             self._names.sort()
         names = self._names if among is None else [path.as_posix() for path in among]
-        return tuple(PurePosixPath(name) for name in names if needle in self._read(name))
+        # Asked for every name of a tree and every needle: a look-up is half of a call.
+        data = self._data
+        return tuple(
+            PurePosixPath(name)
+            for name in names
+            if needle in (data[name] if name in data else self._read(name))
+        )
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """Give a file's bytes; see `SourceTree.read`."""
