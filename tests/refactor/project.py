@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
 
@@ -133,9 +133,3 @@ def places(version: str) -> dict[str, Place]:
                 assert name not in found, (version, name)
                 found[name] = Place(path, source, block)
     return found
-
-
-def relocated(place: Place, source: Source) -> Place:
-    """Find the definition again in another state of its file."""
-    (block,) = (b for b in source.named(place.block.name, place.block.kind))
-    return replace(place, source=source, block=block)

@@ -60,11 +60,6 @@ def gaps_of(names: Collection[str]) -> set[str]:
     return {CHECKS[name].gap for name in names}
 
 
-def seams_of(names: Collection[str]) -> set[str]:
-    """Name the seams that the failure of these checks points to."""
-    return {CHECKS[name].seam for name in names}
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Keep torch from starting threads, which costs more than these tensors do."""
