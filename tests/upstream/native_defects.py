@@ -80,7 +80,7 @@ def _evidence(check: dict[str, Any]) -> str:
     lines += [f"  {name}: {_plain(text)}\n" for name, text in facts.items() if text]
     lines.append(f"  at `{site['path']}`, `{site['symbol']}`\n" if site else "")
     code = textwrap.indent(check["code"], "  ")
-    return "".join(lines) + (f"\n  ```python\n{code}\n  ```\n" if code else "")
+    return "".join(lines) + (f"\n  ```text\n{code}\n  ```\n" if code else "")
 
 
 def _plain(text: str) -> str:
