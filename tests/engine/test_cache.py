@@ -62,14 +62,14 @@ def change(root: Path, name: str, data: bytes) -> None:
 def test_second_time_nothing_is_read(
     root: Path, repository: Repository, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = memory.answer(repository.open("HEAD"), judge)
+    first = memory.answer(repository.open("HEAD"), judge).data
     assert first == judge(repository.open("HEAD"))
     change(root, "README.md", b"new")
     ASKED.clear()
     monkeypatch.setattr(Repository, "content", None)
     monkeypatch.setattr(Repository, "holding", None)
     with open_repository(root) as again:
-        assert memory.answer(again.open("HEAD"), judge) == first
+        assert memory.answer(again.open("HEAD"), judge).data == first
     assert ASKED == []
 
 
@@ -91,7 +91,7 @@ def test_what_matters_is_judged_anew(
     memory.answer(repository.open("HEAD"), judge)
     ASKED.clear()
     change(root, name, data)
-    answer = memory.answer(repository.open("HEAD"), judge)
+    answer = memory.answer(repository.open("HEAD"), judge).data
     assert len(ASKED) == asked
     assert answer == judge(repository.open("HEAD"))
 
@@ -99,21 +99,21 @@ def test_what_matters_is_judged_anew(
 def test_file_that_was_missing_is_asked_about(
     root: Path, repository: Repository, memory: Memory
 ) -> None:
-    before = memory.answer(repository.open("HEAD"), judge)
+    before = memory.answer(repository.open("HEAD"), judge).data
     vendored = "python/sglang/srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py"
     change(root, vendored, b"foreign\n")
-    assert memory.answer(repository.open("HEAD"), judge) != before
+    assert memory.answer(repository.open("HEAD"), judge).data != before
 
 
 def test_directories_are_known_by_content(
     root: Path, repository: Repository, memory: Memory
 ) -> None:
-    answer = memory.answer(open_directory(root), judge)
+    answer = memory.answer(open_directory(root), judge).data
     (root / "python/sglang/srt/other.py").write_bytes(b"x = 1\n")
-    assert memory.answer(open_directory(root), judge) == answer
+    assert memory.answer(open_directory(root), judge).data == answer
     assert len(ASKED) == 1
     (root / "python/sglang" / ARGUMENTS).write_bytes(b"enable_deterministic_inference\n")
-    assert memory.answer(open_directory(root), judge) != answer
+    assert memory.answer(open_directory(root), judge).data != answer
 
 
 def test_question_and_tool_are_part_of_the_key(
@@ -188,12 +188,12 @@ def test_damaged_file_counts_as_missing(
 def test_damaged_cache_changes_no_answer(
     root: Path, repository: Repository, memory: Memory
 ) -> None:
-    answer = memory.answer(repository.open("HEAD"), judge)
+    answer = memory.answer(repository.open("HEAD"), judge).data
     for path in memory.store.folder.rglob("*"):
         if path.is_file():
             path.write_bytes(b"damaged")
     change(root, "python/sglang/srt/other.py", b"x = 1\n")
-    assert memory.answer(repository.open("HEAD"), judge) == answer
+    assert memory.answer(repository.open("HEAD"), judge).data == answer
     assert len(ASKED) == 2
 
 
@@ -202,7 +202,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path, repository: Repository, f
     (tmp_path / "file").touch()
     memory = Memory(Store(tmp_path / folder), "all")
     tree: GitTree = repository.open("HEAD")
-    assert memory.answer(tree, judge) == judge(tree)
+    assert memory.answer(tree, judge).data == judge(tree)
     memory.store.trim()
 
 

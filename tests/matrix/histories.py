@@ -12,13 +12,14 @@ BROKEN = SOURCES[COMMON].replace("def get_dispatch_device_backend", "def device_
 """A file without which one seam is a conflict."""
 OTHER = "srt/other.py"
 
-Files = Mapping[str, str]
+Files = Mapping[str, str | None]
 
 
 def history(folder: Path, commits: Sequence[Files], tags: Mapping[str, int] | None = None) -> Path:
     """Make a bare repository; each commit of `main` changes files of the package, given whole.
 
-    The first commit has the whole package too; `tags` name commits by their places.
+    The first commit has the whole package too. None takes a file away, and a name that begins with
+    a slash stands outside of the package. `tags` name commits by their places.
     """
     subprocess.run(["git", "init", "--quiet", "--bare", "-b", "main", str(folder)], check=True)
     lines = []
@@ -30,7 +31,11 @@ def history(folder: Path, commits: Sequence[Files], tags: Mapping[str, int] | No
         lines.append(f"committer tests <tests@localhost> {when} +0000")
         lines.append(f"data {len(said)}\n{said}")
         for name, text in {**(SOURCES if not number else {}), **files}.items():
-            lines.append(f"M 100644 inline python/sglang/{name}")
+            path = name[1:] if name.startswith("/") else f"python/sglang/{name}"
+            if text is None:
+                lines.append(f"D {path}")
+                continue
+            lines.append(f"M 100644 inline {path}")
             lines.append(f"data {len(text.encode())}\n{text}")
     for name, number in (tags or {}).items():
         lines.append(f"reset refs/tags/{name}\nfrom :{number + 1}\n")

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,11 +21,11 @@ from sgl_npu_patch.matrix.processes import judge_all
 from sgl_npu_patch.matrix.run import judge_trees
 from sgl_npu_patch.matrix.selection import Wanted, select_folders, select_revisions
 from tests.engine.package import ARGUMENTS, COMMON, MODE, SAMPLER, SOURCES, build, run
-from tests.matrix.histories import BROKEN, OTHER, commit_of, history
+from tests.matrix.histories import BROKEN, OTHER, Files, commit_of, history
 
 PLAIN = Options(cache=False)
 GONE = {name: "" for name in SOURCES if name.startswith("srt/")}
-STEPS: Sequence[Mapping[str, str]] = (
+STEPS: Sequence[Files] = (
     {OTHER: "x = 1\n"},
     {OTHER: "def get_dispatch_device_backend(): pass\n"},
     {COMMON: BROKEN},
@@ -35,6 +35,13 @@ STEPS: Sequence[Mapping[str, str]] = (
     {"srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py": "foreign\n"},
     GONE,
     SOURCES,
+    {OTHER: None},
+    {COMMON: None},
+    {"version.py": '__version__ = "0.0.2"\n'},
+    {"README.md": "get_dispatch_device_backend"},
+    {"/docs/number.py": "get_dispatch_device_backend"},
+    {"/build/lib/sglang/srt/x.py": ""},
+    {"/python/pyproject.toml": "[project]\n"},
 )
 
 
@@ -50,10 +57,15 @@ def all_of(repository: Path) -> list[Wanted]:
         return list(tags)
 
 
+def range_of(repository: Path) -> list[Wanted]:
+    with open_repository(repository) as opened:
+        return list(select_revisions(opened, ["t0..main"], first_parent=False, paths=()))
+
+
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(steps=st.lists(st.sampled_from(range(len(STEPS))), min_size=1, max_size=8))
+@given(steps=st.lists(st.sampled_from(range(len(STEPS))), min_size=1, max_size=12))
 def test_results_depend_on_nothing_but_the_trees(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
@@ -61,7 +73,8 @@ def test_results_depend_on_nothing_but_the_trees(
     monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "cache"))
     commits = [{}, *(STEPS[step] for step in steps)]
     tags = {f"t{number}": number for number in range(len(commits))}
-    wanted = all_of(history(folder / "repository", commits, tags))
+    repository = history(folder / "repository", commits, tags)
+    wanted = all_of(repository)
     expected = [judged([each], PLAIN)[0] for each in wanted]
     assert judged(wanted, PLAIN) == expected
     assert judged(wanted, Options()) == expected
@@ -70,6 +83,41 @@ def test_results_depend_on_nothing_but_the_trees(
     monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "other"))
     assert judged(wanted, Options(), jobs=3) == expected
     assert judged(wanted, PLAIN, jobs=2) == expected
+    # Commits of a range are compared with the ones before them, and most are not opened.
+    ranged = range_of(repository)
+    by_commit = {result["tree"]["revision"]: result for result in expected}
+    expected = [by_commit[each.revision] | {"name": each.name} for each in ranged]
+    assert judged(ranged, PLAIN) == expected
+    assert judged(ranged, Options()) == expected
+    monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "third"))
+    assert judged(ranged, Options(), jobs=3) == expected
+    assert judged(ranged, Options(), jobs=3) == expected
+
+
+@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({"/docs/number.py": "get_dispatch_device_backend"}, 1),
+        ({"/python/pyproject.toml": ""}, 1),
+        ({"/python/sglang/README.md": "get_dispatch_device_backend"}, 1),
+        ({OTHER: "x = 1\n"}, 1),
+        ({OTHER: "def get_dispatch_device_backend(): pass\n"}, 2),
+        ({COMMON: SOURCES[COMMON] + "\n"}, 2),
+        ({"version.py": '__version__ = "0.0.2"\n'}, 2),
+        ({SAMPLER: None}, 2),
+        ({"/build/lib/sglang/srt/x.py": ""}, 2),
+    ],
+)
+def test_commits_that_touch_nothing_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, count: int, *, cache: bool
+) -> None:
+    monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(tmp_path / "cache"))
+    repository = history(tmp_path / "repository", [{}, {"README.md": ""}, files], {"t0": 0})
+    judge = judging.Judge.judge
+    with mock.patch.object(judging.Judge, "judge", autospec=True, side_effect=judge) as opened:
+        judged(range_of(repository), Options(cache=cache))
+    assert opened.call_count == count
 
 
 def test_what_is_broken_stops_nothing(tmp_path: Path) -> None:
@@ -157,8 +205,8 @@ def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.Mo
     with Judge(PLAIN) as judge:
         judge_all(judge, wanted, 2, found.__setitem__)
     assert sorted(found) == list(range(6))
-    assert [place for place in found if "error" in found[place]] == [1]
-    assert "ended before it was done" in found[1]["error"]["message"]
+    assert [place for place in found if "error" in found[place].document] == [1]
+    assert "ended before it was done" in found[1].document["error"]["message"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,8 +10,9 @@ from packaging.version import Version
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import Repository, open_repository
-from sgl_npu_patch.matrix import selection
-from sgl_npu_patch.matrix.selection import once, select_folders, select_releases, select_revisions
+from sgl_npu_patch.matrix import releases, selection
+from sgl_npu_patch.matrix.releases import select_releases
+from sgl_npu_patch.matrix.selection import once, select_folders, select_revisions
 from tests.engine.package import COMMON, SOURCES
 from tests.engine.test_git import git
 from tests.engine.test_git_tree import output
@@ -147,15 +148,15 @@ VERSIONS = ["0.5.2", "0.5.3rc2", "0.5.3", "0.5.12", "0.5.13rc1", "0.5.13"]
     ],
 )
 def test_releases(monkeypatch: pytest.MonkeyPatch, given: str, expected: list[str]) -> None:
-    monkeypatch.setattr(selection, "list_versions", lambda name: list(map(Version, VERSIONS)))
+    monkeypatch.setattr(releases, "list_versions", lambda name: list(map(Version, VERSIONS)))
     assert [wanted.name for wanted in select_releases([given])] == expected
 
 
 @pytest.mark.parametrize("given", ["==0.5.12", "0.5.12", "===0.5.12"])
 def test_one_release_needs_no_list(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setattr(selection, "list_versions", lambda name: [Version("0.5.12")])
+    monkeypatch.setattr(releases, "list_versions", lambda name: [Version("0.5.12")])
     if not given.startswith("==="):
-        monkeypatch.setattr(selection, "list_versions", None)
+        monkeypatch.setattr(releases, "list_versions", None)
     assert [wanted.revision for wanted in select_releases([given])] == ["0.5.12"]
 
 
@@ -166,7 +167,7 @@ def test_no_specifier(given: str) -> None:
 
 
 def test_no_release_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "list_versions", lambda name: list(map(Version, VERSIONS)))
+    monkeypatch.setattr(releases, "list_versions", lambda name: list(map(Version, VERSIONS)))
     with pytest.raises(
         Refused, match=r"no release of sglang fits '<0\.1'; the newest are 0\.5\.3rc2"
     ):

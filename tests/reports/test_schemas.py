@@ -13,7 +13,7 @@ import xmlschema
 from jsonschema import Draft202012Validator
 
 from sgl_npu_patch.reports import junit, sarif
-from sgl_npu_patch.reports.document import render_json
+from sgl_npu_patch.reports.document import render_json, render_rows
 from tests.reports.documents import CHECKS, hostile, matrix, sample, with_baseline
 from tests.upstream.program import program
 from tests.upstream.releases import release_tree
@@ -63,6 +63,7 @@ def test_the_schema_is_one() -> None:
 @each
 def test_json(document: dict[str, Any]) -> None:
     check(json.loads(render_json(document)), "matrix")
+    assert json.loads(render_rows(document)) == json.loads(render_json(document))
 
 
 @pytest.mark.parametrize("version", ["0.5.3rc2", "0.5.12.post1", "0.5.23"])

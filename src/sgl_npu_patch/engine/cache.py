@@ -21,6 +21,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.git_tree import GitTree
@@ -142,16 +143,34 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class _Questions:
+class Questions:
     """Hold what was asked of a tree: names to search for, and files to compare."""
 
     needles: tuple[str, ...]
     blobs: tuple[PurePosixPath, ...]
 
     @classmethod
-    def read(cls, data: bytes | None) -> _Questions:
+    def of(cls, traced: Traced) -> Questions:
+        """Collect what was asked through a tree that noted it."""
+        needles = (needle.decode() for needle in sorted(traced.needles))
+        return cls(tuple(needles), tuple(sorted(traced.blobs)))
+
+    @classmethod
+    def read(cls, data: bytes | None) -> Questions:
+        """Take them as they are kept; none if nothing is."""
         asked = json.loads(data) if data is not None else {"needles": [], "blobs": []}
         return cls(tuple(asked["needles"]), tuple(map(PurePosixPath, asked["blobs"])))
+
+    def encode(self) -> bytes:
+        """Give them as they are kept."""
+        return json.dumps({"needles": self.needles, "blobs": [*map(str, self.blobs)]}).encode()
+
+
+class Answer(NamedTuple):
+    """Pair an answer with what was asked of the tree to find it, None for all that is in it."""
+
+    data: bytes
+    asked: Questions | None
 
 
 @dataclass(slots=True)
@@ -168,10 +187,10 @@ class Memory:
     question: str
     made_of: tuple[str, ...] = MADE_OF
     whole: bool = False
-    _asked: dict[str, dict[str, _Questions]] = field(default_factory=dict)
+    _asked: dict[str, dict[str, Questions]] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
 
-    def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> bytes:
+    def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> Answer:
         """Give what ``compute`` gives for the tree, from the store if it can be known from there.
 
         Raises:
@@ -180,37 +199,41 @@ class Memory:
         known = self.known(tree)
         if known is None:
             base = self._base(tree)
-            answers, known = self._find_out(base, tree, compute)
+            kept, known = self._find_out(base, tree, compute)
             if isinstance(tree, GitTree):
-                self.store.put(_whole(base, tree), answers.encode())
+                self.store.put(_whole(base, tree), kept.encode())
         return known
 
     def _find_out(
         self, base: str, tree: SourceTree, compute: Callable[[SourceTree], bytes]
-    ) -> tuple[str, bytes]:
+    ) -> tuple[str, Answer]:
+        """Give an answer and under which keys it and its questions are kept."""
         if self.whole:
             assert isinstance(tree, GitTree)
             answers, known = _digest(f"{_whole(base, tree)} answers".encode()), compute(tree)
             self.store.put(answers, known)
-            return answers, known
-        answers = self._asked_before(base, tree)
-        if answers:
-            return answers, self._last[answers]
+            return answers, Answer(known, None)
+        before = self._asked_before(base, tree)
+        if before:
+            return before
         traced = Traced(tree, tree.package)
         known = compute(traced)
-        return self._keep(base, traced, known), known
+        return self._keep(base, traced, known)
 
-    def known(self, tree: SourceTree) -> bytes | None:
+    def known(self, tree: SourceTree) -> Answer | None:
         """Give the answer if the very same package was asked about, which nothing is read for."""
         if not isinstance(tree, GitTree):
             return None
         whole = _whole(self._base(tree), tree)
-        answers = self.store.get(whole)
-        known = self._get(answers.decode("ascii")) if answers else None
-        if answers and known is not None:
-            self.store.keep(whole)
-            self.store.keep(answers.decode("ascii"))
-        return known
+        kept = self.store.get(whole)
+        answers, *asked = kept.decode("ascii").split() if kept else [""]
+        known = self._get(answers) if answers else None
+        if known is None:
+            return None
+        self.store.keep(whole)
+        self.store.keep(answers)
+        questions = self.store.get(asked[0]) if asked else None
+        return Answer(known, Questions.read(questions) if questions is not None else None)
 
     def _base(self, tree: SourceTree) -> str:
         folders = [str(path) for path in (tree.package, *tree.copies())]
@@ -224,34 +247,37 @@ class Memory:
             self._last = {answers: known}
         return self._last[answers]
 
-    def _asked_before(self, base: str, tree: SourceTree) -> str:
+    def _asked_before(self, base: str, tree: SourceTree) -> tuple[str, Answer] | None:
         asked = self._asked.setdefault(base, {})
         for key in chain([*asked], islice(self.store.below(base), _TRIED)):
             questions = asked.pop(key, None)
             if questions is None:
-                questions = _Questions.read(self.store.get(key))
+                questions = Questions.read(self.store.get(key))
             with suppress(Refused):
                 needles = {needle: _names(tree, needle.encode()) for needle in questions.needles}
                 blobs = {str(path): _blob(tree, path) for path in questions.blobs}
                 answers = _answers(base, needles, blobs)
-                if self._get(answers) is not None:
+                known = self._get(answers)
+                if known is not None:
                     self._asked[base] = {key: questions}
                     self.store.keep(key)
-                    return answers
-        return ""
+                    return f"{answers} {key}", Answer(known, questions)
+        return None
 
-    def _keep(self, base: str, traced: Traced, data: bytes) -> str:
+    def _keep(self, base: str, traced: Traced, data: bytes) -> tuple[str, Answer]:
+        questions = Questions.of(traced)
         needles = {
-            needle.decode(): [str(path) for path in paths]
-            for needle, paths in sorted(traced.needles.items())
+            needle: [str(path) for path in traced.needles[needle.encode()]]
+            for needle in questions.needles
         }
-        blobs = {str(path): blob for path, blob in sorted(traced.blobs.items())}
+        blobs = {str(path): traced.blobs[path] for path in questions.blobs}
         answers = _answers(base, needles, blobs)
         self.store.put(answers, data)
-        asked = json.dumps({"needles": list(needles), "blobs": list(blobs)}).encode()
-        self.store.put(f"{base}/{_digest(asked)}", asked)
+        asked = questions.encode()
+        key = f"{base}/{_digest(asked)}"
+        self.store.put(key, asked)
         self._last = {answers: data}
-        return answers
+        return f"{answers} {key}", Answer(data, questions)
 
 
 def user_folder() -> Path:

@@ -21,12 +21,17 @@ from typing import IO
 
 from sgl_npu_patch.engine import git
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.stems import STEMS
 from sgl_npu_patch.engine.tree import find_package, is_source, no_package
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
-_WINDOW = 30
-"""How many objects are asked for at a time: two such questions must fit into a pipe of 4 KiB."""
+_QUESTION = 65
+"""Bytes of the longest id and its line ending."""
+_PIPE = 4096
+"""Bytes that a pipe holds at least."""
+_AHEAD = 1 << 20
+"""Bytes that git may write before they are taken, where the system lets a pipe hold that many."""
 _KEPT = 48 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
 _DELTAS = 48 << 20
@@ -38,9 +43,19 @@ _ABOVE = ("python", "sglang")
 _PROTOCOLS = "file:git:http:https:ssh"
 _PARTIAL = r"^(extensions\.partialclone|remote\..*\.(promisor|url))$"
 
-_NOTHING: tuple[int, tuple[tuple[str, int], ...]] = (0, ())
+_NOTHING: tuple[int, tuple[tuple[str, str], ...]] = (0, ())
+_UNREAD = (0, 0)
 Entry = tuple[int, str]
 """Mode and object id, as a git tree has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Say what a path holds in two commits; mode 0 stands for nothing. The root is the commit's."""
+
+    path: str
+    before: Entry
+    after: Entry
 
 
 @dataclass(slots=True)
@@ -48,7 +63,7 @@ class Repository:
     """Answer for any number of revisions of one repository, with one process; close it at the end.
 
     Folders and contents are the same object in most revisions, so each is looked at once: for
-    every blob it is remembered which of the needles sought so far it contains.
+    every blob it is remembered which of the stems sought so far it contains.
     """
 
     path: Path
@@ -56,10 +71,11 @@ class Repository:
     _objects: _Objects
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)
-    _needles: list[bytes] = field(default_factory=list)
-    _parts: list[int | None] = field(default_factory=list)
-    _found: dict[str, tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
+    _stems: list[bytes] = field(default_factory=list)
+    _whole: dict[tuple[bytes, str], bool] = field(default_factory=dict)
+    _found: dict[str, tuple[int, tuple[tuple[str, str], ...]]] = field(default_factory=dict)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _listed: tuple[str, dict[str, str]] = ("", {})
     _contents: dict[str, bytes] = field(default_factory=dict)
     _size: int = 0
     _promisors: list[str] | None = None
@@ -112,9 +128,11 @@ class Repository:
                 self._read_commits([name])
         return name in self._roots
 
-    def git(self, arguments: Sequence[str], *more: str) -> subprocess.CompletedProcess[bytes]:
+    def git(
+        self, arguments: Sequence[str], *more: str, given: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
         """Run a git command that only reads."""
-        done = _git(self.path, arguments, *more)
+        done = _git(self.path, arguments, *more, given=given)
         if done.returncode:
             said = _first(done.stderr.decode("utf-8", "replace"))
             raise Refused(f"{self.path}: git {arguments[0]} failed: {said}")
@@ -140,6 +158,28 @@ class Repository:
             *(f":(literal){path}" for path in paths),
         )
         return done.stdout.decode("ascii").split()
+
+    def changes(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[Change]]:
+        """List for each commit how its files differ from those of the other commit beside it.
+
+        Raises:
+            Refused: git fails, as it does where folders are missing.
+        """
+        done = self.git(
+            ["diff-tree", "--stdin", "-r", "-z", "--no-renames", "--no-ext-diff"],
+            given="".join(f"{commit} {other}\n" for commit, other in pairs).encode(),
+        )
+        found: dict[str, list[Change]] = {commit: [] for commit, _ in pairs}
+        fields = iter(os.fsdecode(done.stdout).split("\0")[:-1])
+        commit = ""
+        for field_ in fields:
+            if not field_.startswith(":"):
+                commit = field_
+                continue
+            old, new, old_id, new_id, _ = field_[1:].split(" ")
+            change = Change(next(fields), (int(old, 8), old_id), (int(new, 8), new_id))
+            found[commit].append(change)
+        return found
 
     def open(self, revision: str) -> GitTree:
         """Find the package in a revision.
@@ -218,67 +258,137 @@ class Repository:
         Raises:
             Refused: a link or submodule stands in the place of a file that would be searched.
         """
-        if needle not in self._needles:
-            # What lacks a part of it lacks it; half of what is sought shares a part.
-            parts = (n for n, other in enumerate(self._needles) if other in needle)
-            self._parts.append(next(parts, None))
-            self._needles.append(needle)
-        place = self._needles.index(needle)
+        stem, place = self._seek(needle)
         count, files = self._found.get(tree, _NOTHING)
         if count <= place:
-            self._search(tree, name)
-            files = self._below(tree)
-        return tuple(path for path, bits in files if bits >> place & 1)
+            files = self._search(tree, name)
+        return tuple(
+            path
+            for path, blob in files
+            if self._judged[blob][1] >> place & 1 and (stem == needle or self._has(needle, blob))
+        )
 
-    def _search(self, tree: str, name: str) -> None:
-        """Judge all below a folder that was not judged for every needle, level by level."""
-        count = len(self._needles)
-        blobs: dict[str, None] = {}
-        level = {tree: name}
-        while level:
-            self._read_folders(folder for folder in level if folder not in self._folders)
-            inner: dict[str, str] = {}
-            for folder, above in level.items():
-                for last, (mode, found) in self._folders[folder].items():
-                    if mode == _FOLDER:
-                        if _is_searched(last) and self._found.get(found, _NOTHING)[0] < count:
-                            inner[found] = f"{above}/{last}"
-                    elif is_source(last) or (mode == _SUBMODULE and _is_searched(last)):
-                        _check(str(self.path), f"{above}/{last}", mode)
-                        if self._judged.get(found, (0, 0))[0] < count:
-                            blobs[found] = None
-            level = inner
-        asked = [blob for blob in blobs if blob not in self._contents]
-        for blob in blobs.keys() - set(asked):
-            self._judge(blob, self._contents[blob])
+    def read_ahead(self, tree: str, name: str) -> None:
+        """Read and search what is most likely asked for next of a folder.
+
+        Raises:
+            Refused: a link or submodule stands in the place of a file that would be searched.
+        """
+        for stem in STEMS:
+            self._seek(stem)
+        self._search(tree, name)
+
+    def with_any(self, needles: Iterable[bytes], blobs: Iterable[str]) -> set[str]:
+        """Tell which of some contents hold at least one of some needles."""
+        sought = [(needle, *self._seek(needle)) for needle in needles]
+        wanted = [*dict.fromkeys(blobs)]
+        self._look_through(wanted)
+        any_stem = sum({1 << place for _, _, place in sought})
+        return {
+            blob
+            for blob in wanted
+            if self._judged[blob][1] & any_stem
+            and any(
+                self._judged[blob][1] >> place & 1 and (stem == needle or self._has(needle, blob))
+                for needle, stem, place in sought
+            )
+        }
+
+    def _seek(self, needle: bytes) -> tuple[bytes, int]:
+        """Give what all contents are searched for to find a needle: part of it, with its number."""
+        for place, stem in enumerate(self._stems):
+            if stem in needle:
+                return stem, place
+        self._stems.append(needle)
+        return needle, len(self._stems) - 1
+
+    def _has(self, needle: bytes, blob: str) -> bool:
+        """Tell whether a content that has a part of a needle has all of it."""
+        if (needle, blob) not in self._whole:
+            self._whole[needle, blob] = needle in self.content(blob)
+        return self._whole[needle, blob]
+
+    def _search(self, tree: str, name: str) -> tuple[tuple[str, str], ...]:
+        """List the files below a folder that contain any stem, with their blobs.
+
+        Raises:
+            Refused: a link or submodule stands in the place of a file that would be searched.
+        """
+        if self._listed[0] == tree:
+            blobs = self._listed[1]
+        else:
+            blobs, complete = self._list(tree, name)
+            self._listed = (tree, blobs) if complete else ("", {})
+        self._look_through([*dict.fromkeys(blobs.values())], tree)
+        if self._listed[0] != tree:
+            return self._below(tree)
+        found = tuple((path, blob) for path, blob in blobs.items() if self._judged[blob][1])
+        self._found[tree] = (len(self._stems), found)
+        return found
+
+    def _look_through(self, blobs: Sequence[str], tree: str | None = None) -> None:
+        """Judge contents for every stem."""
+        count = len(self._stems)
+        asked = []
+        for blob in blobs:
+            if self._judged.get(blob, _UNREAD)[0] < count:
+                if blob in self._contents:
+                    self._judge(blob, self._contents[blob])
+                else:
+                    asked.append(blob)
         if asked:
             self._fetch_missing(asked, tree)
         for blob, (_, data) in zip(asked, self._objects.get(asked), strict=True):
             self._judge(blob, data)
             self._keep(blob, data)
 
-    def _below(self, tree: str) -> tuple[tuple[str, int], ...]:
-        """List the files below a folder that contain any needle, with a bit for each needle."""
+    def _list(self, tree: str, name: str) -> tuple[dict[str, str], bool]:
+        """List the files below a folder, level by level, and tell whether these are all.
+
+        Folders that were searched for every needle are left out.
+        """
+        count = len(self._stems)
+        files: dict[str, str] = {}
+        level = [("", tree)]
+        complete = True
+        while level:
+            self._read_folders(folder for _, folder in level if folder not in self._folders)
+            inner: list[tuple[str, str]] = []
+            for above, folder in level:
+                for last, (mode, found) in self._folders[folder].items():
+                    if mode == _FOLDER:
+                        if not _is_searched(last):
+                            continue
+                        if self._found.get(found, _NOTHING)[0] < count:
+                            inner.append((f"{above}{last}/", found))
+                        else:
+                            complete = False
+                    elif is_source(last) or (mode == _SUBMODULE and _is_searched(last)):
+                        _check(str(self.path), f"{name}/{above}{last}", mode)
+                        files[f"{above}{last}"] = found
+            level = inner
+        return files, complete
+
+    def _below(self, tree: str) -> tuple[tuple[str, str], ...]:
+        """List the files below a folder that contain any stem, with their blobs."""
         count, files = self._found.get(tree, _NOTHING)
-        if count == len(self._needles):
+        if count == len(self._stems):
             return files
-        found: list[tuple[str, int]] = []
+        found: list[tuple[str, str]] = []
         for last, (mode, inner) in self._folders[tree].items():
             if mode == _FOLDER:
                 if _is_searched(last):
-                    found += [(f"{last}/{path}", bits) for path, bits in self._below(inner)]
+                    found += [(f"{last}/{path}", blob) for path, blob in self._below(inner)]
             elif is_source(last) and self._judged[inner][1]:
-                found.append((last, self._judged[inner][1]))
-        self._found[tree] = (len(self._needles), tuple(found))
+                found.append((last, inner))
+        self._found[tree] = (len(self._stems), tuple(found))
         return self._found[tree][1]
 
     def _judge(self, blob: str, data: bytes) -> None:
-        known, found = self._judged.get(blob, (0, 0))
-        for place, needle in enumerate(self._needles[known:], known):
-            part = self._parts[place]
-            if part is None or found >> part & 1:
-                found |= (needle in data) << place
-        self._judged[blob] = (len(self._needles), found)
+        known, found = self._judged.get(blob, _UNREAD)
+        for place, stem in enumerate(self._stems[known:], known):
+            found |= (stem in data) << place
+        self._judged[blob] = (len(self._stems), found)
 
     def _keep(self, blob: str, data: bytes) -> None:
         self._contents[blob] = data
@@ -411,6 +521,10 @@ class GitTree:
             raise Refused(f"{path}: is not a regular file")
         return entry[1]
 
+    def read_ahead(self) -> None:
+        """Read and search what is most likely asked for next; see `Repository.read_ahead`."""
+        self.repository.read_ahead(self.package_id(), self.package.as_posix())
+
     def package_id(self) -> str:
         """Give the id of the package's folder, which stands for all that is in it."""
         entry = self._find(self.package)
@@ -450,6 +564,7 @@ class _Objects:
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
         self._said: IO[bytes] | None = None
+        self._window = 0
 
     def get(self, ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Give kind and bytes of each object, in the order asked; all must be taken.
@@ -457,7 +572,9 @@ class _Objects:
         Raises:
             Refused: one is missing, or git fails.
         """
-        parts = [ids[start : start + _WINDOW] for start in range(0, len(ids), _WINDOW)]
+        self._running()
+        # Two such questions must fit into the pipe, or both would wait for the other to read.
+        parts = [ids[start : start + self._window] for start in range(0, len(ids), self._window)]
         for place, part in enumerate(parts):
             # One question ahead: git goes on while the answers to this one are looked at.
             for question in parts[place + 1 : place + 2] if place else parts[:2]:
@@ -485,7 +602,10 @@ class _Objects:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._said,
+                bufsize=_AHEAD,
             )
+            self._window = _widened(self._process.stdin) // (2 * _QUESTION)
+            _widened(self._process.stdout)
         return self._process
 
     def _ask(self, names: Sequence[str]) -> None:
@@ -553,6 +673,18 @@ def _git(
         )
     except OSError as error:
         raise Refused(f"{path}: git cannot be run: {error.strerror}; install git") from error
+
+
+def _widened(pipe: IO[bytes] | None) -> int:
+    """Let a pipe hold more where the system can, and tell how many bytes it holds."""
+    assert pipe
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _AHEAD)
+        return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+    return _PIPE
 
 
 def _lay_out(folder: Path, address: str, *, sha256: bool) -> None:

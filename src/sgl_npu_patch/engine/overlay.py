@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from sgl_npu_patch.engine.source import Source, Use, find_uses, read_source
+from sgl_npu_patch.engine.stems import STEMS
 from sgl_npu_patch.engine.tree import SourceTree
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +42,6 @@ class ChangeSet:
         return tuple(change.path for change in self.changes if change.before is None)
 
 
-_STEMS = (
-    b"_deterministic_",
-    b"DETERMINISTIC_ATTENTION_BACKEND",
-    b"_batch_invariant_mode",
-    b"_from_logits",
-)
-"""Parts that several sought names share; a search for the whole goes on among their files."""
-
-
 _CONTENTS = 100
 """How many files to keep for further trees; about five of a tree are outlined."""
 
@@ -60,12 +56,13 @@ class Cache:
     mentions: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
     spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     defining: dict[tuple[PurePosixPath, str, str], bool] = field(default_factory=dict)
+    pieces: Pieces | None = None
 
     def for_another_tree(self) -> Cache:
         """Give what holds of a content wherever it stands; it is shared, not copied."""
         if len(self.sources) > _CONTENTS:
-            return Cache()
-        return Cache(self.sources, self.modules, self.uses, spans=self.spans)
+            return Cache(pieces={})
+        return Cache(self.sources, self.modules, self.uses, spans=self.spans, pieces=self.pieces)
 
     def uses_of(self, name: str, text: str) -> list[Use]:
         """Collect the uses of a name in a file's text."""
@@ -114,7 +111,7 @@ class Overlay:
             return None
         key = (path, data)
         if key not in self.cache.sources:
-            self.cache.sources[key] = read_source(path, data)
+            self.cache.sources[key] = read_source(path, data, self.cache.pieces)
         return self.cache.sources[key]
 
     def write(self, path: PurePosixPath, content: Source | bytes) -> None:
@@ -134,7 +131,7 @@ class Overlay:
         """Search the tree itself."""
         mentions = self.cache.mentions
         if needle not in mentions:
-            stem = next((stem for stem in _STEMS if stem in needle and stem != needle), None)
+            stem = next((stem for stem in STEMS if stem in needle and stem != needle), None)
             among = self._mentioned(stem) if stem else None
             mentions[needle] = self.tree.containing(needle, among)
         return mentions[needle]

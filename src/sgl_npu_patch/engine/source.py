@@ -16,13 +16,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
 from tokenize import detect_encoding
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sgl_npu_patch.engine.errors import AnchorError, Refused, Unparsable
 
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.pieces import Pieces
+
 Kind = Literal["function", "class", "assignment", "import", "statement"]
 
-_NEWLINE = re.compile(r"\r\n|\r|\n")
+NEWLINE = re.compile(r"\r\n|\r|\n")
 _BARE_CR = re.compile(rb"\r(?!\n)")
 _BOM = "\ufeff"
 
@@ -64,7 +67,7 @@ class Source:
     @property
     def newline(self) -> str:
         """Give the file's first line ending, LF if it has none."""
-        match = _NEWLINE.search(self.text)
+        match = NEWLINE.search(self.text)
         return match.group() if match else "\n"
 
     def encode(self) -> bytes:
@@ -89,7 +92,7 @@ class Source:
     def around(self, line: int, name: str = "") -> tuple[Block, ...]:
         """List the functions (of that name) which hold a line of the text as it is now."""
         start = len(self.text) - len(self.text.removeprefix(_BOM))
-        for match in islice(_NEWLINE.finditer(self.text), line - 1):
+        for match in islice(NEWLINE.finditer(self.text), line - 1):
             start = match.end()
         return tuple(
             block
@@ -122,8 +125,11 @@ class Source:
         return replace(self, text=joined, blocks=tuple(blocks))
 
 
-def read_source(path: PurePosixPath, data: bytes) -> Source:
+def read_source(path: PurePosixPath, data: bytes, pieces: Pieces | None = None) -> Source:
     """Decode and outline a file.
+
+    Args:
+        pieces: what the definitions of files read before were found to hold, to be added to.
 
     Raises:
         Refused: the bytes are not text in the declared encoding, or not Python.
@@ -146,7 +152,14 @@ def read_source(path: PurePosixPath, data: bytes) -> Source:
     if "\0" in text:
         raise Unparsable(path, "does not parse: it contains null bytes")
     try:
-        return Source(path, text, encoding, tuple(_outline(path, text)))
+        blocks = None
+        if pieces is not None:
+            from sgl_npu_patch.engine.pieces import outline_pieces
+
+            blocks = outline_pieces(text, pieces)
+        if blocks is None:
+            blocks = [*_outline(path, text)]
+        return Source(path, text, encoding, tuple(blocks))
     except (ValueError, RecursionError, MemoryError) as error:
         raise Unparsable(path, f"does not parse: {error}") from error
 
@@ -160,8 +173,8 @@ def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:
 
         yield from outline_with_libcst(path, text, error)
         return
-    ends = [len(text) - len(body), *(match.end() for match in _NEWLINE.finditer(text)), len(text)]
-    yield from _walk(module.body, ends, "", ())
+    ends = [len(text) - len(body), *(match.end() for match in NEWLINE.finditer(text)), len(text)]
+    yield from walk(module.body, ends, "", ())
 
 
 _COMPOUND: dict[type[ast.AST], tuple[str, ...]] = {
@@ -181,19 +194,19 @@ if sys.version_info >= (3, 11):
     _COMPOUND[ast.TryStar] = _COMPOUND[ast.Try]
 
 
-def _walk(
+def walk(
     body: Sequence[ast.AST], ends: list[int], scope: str, guards: tuple[str, ...]
 ) -> Iterator[Block]:
     for node in body:
         if type(node) in _COMPOUND:
             for field in _COMPOUND[type(node)]:
                 inner = (*guards, type(node).__name__.lower())
-                yield from _walk(getattr(node, field), ends, scope, inner)
+                yield from walk(getattr(node, field), ends, scope, inner)
         elif isinstance(node, _DEFINITIONS):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             kind: Kind = "class" if isinstance(node, ast.ClassDef) else "function"
             yield _block(kind, node.name, scope, ends, first, node, guards)
-            yield from _walk(node.body, ends, f"{scope}{node.name}.", ())
+            yield from walk(node.body, ends, f"{scope}{node.name}.", ())
         elif scope:
             continue
         elif isinstance(node, _ASSIGNMENTS):
@@ -236,7 +249,7 @@ def find_uses(name: str, text: str) -> Iterator[Use]:
     Raises:
         AnchorError: the text has syntax newer than this interpreter's.
     """
-    ends = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+    ends = [0, *(match.end() for match in NEWLINE.finditer(text))]
     lines = {bisect(ends, match.start()) for match in re.finditer(rf"\b{name}\b", text)}
     if not lines:
         return

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from sgl_npu_patch.engine.errors import Refused
 
+VERSION_FILES = ("_version.py", "version.py")
 _LAYOUTS = ("python/sglang", "sglang", ".")
 """Where the package may stand below the path that the user gives: repository, `python/` or
 site-packages, the package itself."""
@@ -219,7 +220,7 @@ def full_name(tree: SourceTree) -> str:
 
 def package_version(tree: SourceTree) -> str | None:
     """Tell the version that the package names itself, None if it names none."""
-    for name in ("_version.py", "version.py"):
+    for name in VERSION_FILES:
         data = tree.read(tree.package / name)
         match = _VERSION.search(data) if data else None
         if match:

@@ -121,7 +121,9 @@ def _select(asked: Asked) -> tuple[Wanted, ...]:
         if kind == "revs":
             wanted += _revisions(asked)
         elif kind == "releases":
-            wanted += selection.select_releases(asked.releases)
+            from sgl_npu_patch.matrix.releases import select_releases
+
+            wanted += select_releases(asked.releases)
         else:
             wanted += selection.select_folders(asked.trees)
     return selection.once(wanted)
@@ -159,9 +161,9 @@ def _write(report: Report, document: dict[str, Any]) -> None:
 
 def _render(name: str, document: dict[str, Any], stream: IO[str] | None) -> str:
     if name == "json":
-        from sgl_npu_patch.reports.document import render_json
+        from sgl_npu_patch.reports.document import render_rows
 
-        return render_json(document)
+        return render_rows(document)
     if name == "text":
         from sgl_npu_patch.reports.matrix_text import render as render_text
 

@@ -7,17 +7,24 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from threading import Thread
+from typing import Any, Literal, NamedTuple
 
-from packaging.version import Version
-
-from sgl_npu_patch.engine.cache import MADE_OF, Memory, Store, user_folder
+from sgl_npu_patch.engine.cache import (
+    MADE_OF,
+    Answer,
+    Memory,
+    Questions,
+    Store,
+    Traced,
+    user_folder,
+)
 from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
 from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
 from sgl_npu_patch.engine.open_tree import open_tree, prefix_of
 from sgl_npu_patch.engine.tree import SourceTree, open_directory
-from sgl_npu_patch.fetch import cached_release
 from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
 
@@ -34,6 +41,19 @@ class Options:
     checks: Checks = ""
     diff: bool = False
     cache: bool = True
+
+
+class Judged(NamedTuple):
+    """Hold a tree's document, where its package is, and what was asked of it.
+
+    ``package`` is None for a tree that could not be opened, ``asked`` for all that is in it;
+    ``kept`` says that the document was there from another run.
+    """
+
+    document: dict[str, Any]
+    package: PurePosixPath | None = None
+    asked: Questions | None = None
+    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -54,13 +74,23 @@ class Judge:
 
     def document(self, wanted: Wanted) -> dict[str, Any]:
         """Give the document of one tree."""
+        return self.judge(wanted).document
+
+    def judge(self, wanted: Wanted) -> Judged:
+        """Find out about one tree."""
         try:
             with self._opened(wanted) as tree:
+                if isinstance(tree, GitTree):
+                    tree.read_ahead()
                 memory = self._memory(tree)
-                data = memory.answer(tree, self._compute(tree)) if memory else None
-                return self._finish(wanted, tree, data or self._compute(tree)(tree))
+                if memory:
+                    return self._finish(wanted, tree, memory.answer(tree, self._compute(tree)))
+                traced = Traced(tree, tree.package)
+                data = self._compute(tree)(traced)
+                asked = None if self.options.checks == "verify" else Questions.of(traced)
+                return self._finish(wanted, tree, Answer(data, asked))
         except Refused as error:
-            return failed(wanted, str(error))
+            return Judged(failed(wanted, str(error)))
 
     def prepare(self, wanted: Sequence[Wanted]) -> None:
         """Look the revisions among some trees up at once, before each is looked at."""
@@ -73,10 +103,10 @@ class Judge:
             with suppress(Refused):
                 self.repository(place).prepare(commits)
 
-    def known(self, wanted: Wanted) -> tuple[dict[str, Any] | None, str]:
+    def known(self, wanted: Wanted) -> tuple[Judged | None, str]:
         """Tell of a revision what can be told without reading a file that the series reads.
 
-        Returns its document, if that is so, and else what stands for all that is in its package.
+        Returns what is known, if anything is, and else what stands for all that is in its package.
         """
         if wanted.kind != "revision":
             return None, ""
@@ -84,17 +114,17 @@ class Judge:
             with self._opened(wanted) as tree:
                 assert isinstance(tree, GitTree)
                 memory = self._memory(tree)
-                data = memory.known(tree) if memory else None
-                if data is not None:
-                    return self._finish(wanted, tree, data), ""
+                answer = memory.known(tree) if memory else None
+                if answer is not None:
+                    return self._finish(wanted, tree, answer)._replace(kept=True), ""
                 return None, f"{tree.package} {tree.package_id()} {tree.copies()}"
         except Refused as error:
-            return failed(wanted, str(error)), ""
+            return Judged(failed(wanted, str(error))), ""
 
-    def alike(self, wanted: Wanted, document: dict[str, Any]) -> dict[str, Any]:
-        """Give the document of a revision whose package is that of another document."""
-        revision = {"name": wanted.name, "tree": document["tree"] | {"revision": wanted.revision}}
-        return document | revision
+    def alike(self, wanted: Wanted, other: Judged) -> Judged:
+        """Give for a revision what was found out about another that has the same answers."""
+        tree = other.document["tree"] | {"revision": wanted.revision}
+        return other._replace(document=other.document | {"name": wanted.name, "tree": tree})
 
     def repository(self, place: str) -> Repository:
         """Open a repository, once."""
@@ -108,6 +138,10 @@ class Judge:
         if wanted.kind == "revision":
             yield self.repository(wanted.place).open(wanted.revision)
         elif wanted.kind == "release":
+            from packaging.version import Version
+
+            from sgl_npu_patch.fetch import cached_release
+
             with self._releases() as releases:
                 folder = cached_release(wanted.place, Version(wanted.revision), releases)
                 tree = open_directory(folder)
@@ -142,15 +176,16 @@ class Judge:
     def _compute(self, tree: SourceTree) -> Compute:
         return Compute(self.options, tree, self._derived)
 
-    def _finish(self, wanted: Wanted, tree: SourceTree, data: bytes) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(data)
-        return (
+    def _finish(self, wanted: Wanted, tree: SourceTree, answer: Answer) -> Judged:
+        found: dict[str, Any] = json.loads(answer.data)
+        document = (
             {"name": wanted.name}
             | about_tree(tree)
             | NOT_JUDGED
             | {"copies": [path.as_posix() for path in tree.copies()]}
             | found
         )
+        return Judged(document, tree.package, answer.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +214,9 @@ class Compute:
         from sgl_npu_patch.engine.plan import make_plan
         from sgl_npu_patch.reports.document import plan_document
 
-        self.derived[:] = [(self.derived[0] if self.derived else Cache()).for_another_tree()]
+        self.derived[:] = [
+            (self.derived[0] if self.derived else Cache(pieces={})).for_another_tree()
+        ]
         plan = make_plan(Overlay(tree, self.derived[0]), DETERMINISTIC)
         found = plan_document(plan)
         if self.options.diff:
@@ -203,6 +240,11 @@ class Compute:
         with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
             write_out(tree, Path(scratch))
             return check_documents(verify(open_directory(Path(scratch))).results)
+
+
+def load_ahead() -> None:
+    """Load what judges while git reads: neither waits for the other."""
+    Thread(target=import_module, args=["sgl_npu_patch.codemods"]).start()
 
 
 def failed(wanted: Wanted, message: str) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 from sgl_npu_patch.engine.errors import Interrupted
-from sgl_npu_patch.matrix.judge import BUG, Judge, Options, failed
+from sgl_npu_patch.matrix.judge import BUG, Judge, Judged, Options, failed, load_ahead
 from sgl_npu_patch.matrix.selection import Wanted
 
 _SECONDS = 10
@@ -25,17 +24,17 @@ _SECONDS = 10
 _AT_ONCE = 500
 """How many trees of its share to tell a new process, which looks them up at once."""
 
-Done = Callable[[int, dict[str, Any]], None]
+Done = Callable[[int, Judged], None]
 
 
 def judge_all(judge: Judge, wanted: Sequence[Wanted], jobs: int, done: Done) -> None:
-    """Judge trees and tell each one's document with its place; one process uses none beside it.
+    """Judge trees and tell what was found with each one's place; one process uses none beside it.
 
     Neighbours are given to the same process as far as possible: they share most of their files.
     """
     if jobs == 1 or len(wanted) == 1:
         for place, each in enumerate(wanted):
-            done(place, _document(judge, each))
+            done(place, _judged(judge, each))
         return
     shares = [deque(share) for share in _shares(len(wanted), min(jobs, len(wanted)))]
     workers = [_Worker(judge.options, share) for share in shares]
@@ -96,14 +95,15 @@ class _Worker:
         with suppress(OSError):
             self.pipe.send(wanted[self.given])
 
-    def take(self, wanted: Wanted) -> dict[str, Any]:
-        """Receive a document, or say that the process died over a tree."""
+    def take(self, wanted: Wanted) -> Judged:
+        """Receive what was found, or say that the process died over a tree."""
         try:
-            document: dict[str, Any] = self.pipe.recv()
+            judged: Judged = self.pipe.recv()
         except (EOFError, OSError):
             self.end()
-            return failed(wanted, "the process that judged it ended before it was done")
-        return document
+            why = "the process that judged it ended before it was done"
+            return Judged(failed(wanted, why))
+        return judged
 
     def tell_to_end(self) -> None:
         """Ask the process to end, whatever it does."""
@@ -127,21 +127,22 @@ def _serve(pipe: Connection, options: Options, soon: Sequence[Wanted]) -> None:
     # A terminal's interrupt reaches every process; the one that started this one tells it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupted)
+    load_ahead()
     with suppress(Interrupted, EOFError, OSError), Judge(options) as judge:
         judge.prepare(soon)
         while True:
-            pipe.send(_document(judge, pipe.recv()))
+            pipe.send(_judged(judge, pipe.recv()))
 
 
 def _interrupted(number: int, frame: object) -> None:
     raise Interrupted(number)
 
 
-def _document(judge: Judge, wanted: Wanted) -> dict[str, Any]:
+def _judged(judge: Judge, wanted: Wanted) -> Judged:
     try:
-        return judge.document(wanted)
+        return judge.judge(wanted)
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception:  # noqa: BLE001  # the others are judged all the same
         traceback.print_exc(file=sys.stderr)
-        return failed(wanted, BUG)
+        return Judged(failed(wanted, BUG))

@@ -6,18 +6,15 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Literal
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.git_tree import Repository
-from sgl_npu_patch.fetch import DISTRIBUTION, list_versions
 
 _GLOB = re.compile(r"[*?\[]")
 _KINDS = ("refs/tags/", "refs/heads/", "refs/remotes/")
@@ -28,12 +25,16 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Name one tree: a revision of the repository ``place``, a release, or the folder ``place``."""
+    """Name one tree: a revision of the repository ``place``, a release, or the folder ``place``.
+
+    ``before`` is the commit that stands before this one in a range.
+    """
 
     name: str
     kind: Literal["revision", "release", "folder"]
     place: str
     revision: str = ""
+    before: str = field(default="", compare=False)
 
 
 def once(wanted: Iterable[Wanted]) -> tuple[Wanted, ...]:
@@ -49,55 +50,6 @@ def select_folders(folders: Iterable[str]) -> Iterator[Wanted]:
         yield Wanted(folder, "folder", folder)
 
 
-def select_releases(specifiers: Iterable[str]) -> Iterator[Wanted]:
-    """Find the published releases that fit specifiers of PEP 440, oldest first.
-
-    A fork's name may stand before its specifier. Pre-releases count where the specifier names one.
-
-    Raises:
-        Refused: pip lists none that fits.
-        UsageError: a specifier is none.
-    """
-    for given in specifiers:
-        name, specifier = _parse(given)
-        pins = [each.version for each in specifier if each.operator == "=="]
-        if len(pins) == len(specifier) == 1 and not pins[0].endswith(".*"):
-            versions = [Version(pins[0])]
-        else:
-            published = list_versions(name)
-            early = bool(specifier.prereleases)
-            versions = [v for v in published if specifier.contains(v, prereleases=early)]
-            if not versions:
-                near = ", ".join(map(str, published[-_SHOWN:]))
-                raise Refused(f"no release of {name} fits {given!r}; the newest are {near}")
-        for version in versions:
-            shown = str(version) if name == DISTRIBUTION else f"{name}=={version}"
-            yield Wanted(shown, "release", name, str(version))
-
-
-def _parse(given: str) -> tuple[str, SpecifierSet]:
-    try:
-        return DISTRIBUTION, SpecifierSet(f"=={Version(given)}")
-    except InvalidVersion:
-        pass
-    try:
-        # An empty one would stand for all releases, and is an unset variable rather.
-        if given.strip():
-            return DISTRIBUTION, SpecifierSet(given)
-    except InvalidSpecifier:
-        pass
-    try:
-        requirement = Requirement(given)
-    except InvalidRequirement:
-        raise UsageError(
-            f"{given!r} names no releases; give a specifier such as '>=0.5.3rc2,<0.5.13', or one "
-            "behind a fork's name"
-        ) from None
-    if requirement.extras or requirement.url or requirement.marker or not requirement.specifier:
-        raise UsageError(f"{given!r} must be a fork's name and a specifier, and nothing else")
-    return requirement.name, requirement.specifier
-
-
 def select_revisions(
     repository: Repository, patterns: Iterable[str], *, first_parent: bool, paths: Sequence[str]
 ) -> Iterator[Wanted]:
@@ -110,26 +62,30 @@ def select_revisions(
     Raises:
         Refused: nothing has such a name.
     """
-    refs = _refs(repository)
     for pattern in patterns:
         if ".." in pattern:
-            found = _range(repository, pattern, refs, first_parent, paths)
-        elif _GLOB.search(pattern):
+            commits = _range(repository, pattern, first_parent, paths)
+            for before, commit in zip(["", *commits], commits, strict=False):
+                name = commit[:_DIGITS]
+                yield Wanted(name, "revision", str(repository.path), commit, before)
+            continue
+        if _GLOB.search(pattern):
+            refs = _refs(repository)
             found = [(name, commit) for name, commit in refs.items() if fnmatchcase(name, pattern)]
             if not found:
                 raise Refused(f"{repository.path}: no tag or branch matches {pattern!r}"
                               f"{_near(pattern, refs)}")  # fmt: skip
         else:
-            found = [(pattern, _resolve(repository, pattern, refs))]
+            found = [(pattern, _resolve(repository, pattern))]
         for name, commit in found:
             yield Wanted(name, "revision", str(repository.path), commit)
 
 
-def _resolve(repository: Repository, revision: str, refs: dict[str, str]) -> str:
+def _resolve(repository: Repository, revision: str) -> str:
     try:
         return repository.resolve(revision)
     except Refused as error:
-        raise Refused(f"{error}{_near(revision, refs)}") from None
+        raise Refused(f"{error}{_near(revision, _refs(repository))}") from None
 
 
 def _near(pattern: str, refs: dict[str, str]) -> str:
@@ -175,19 +131,18 @@ def by_version(name: str) -> tuple[int, Version, str]:
 def _range(
     repository: Repository,
     pattern: str,
-    refs: dict[str, str],
     first_parent: bool,
     paths: Sequence[str],
-) -> list[tuple[str, str]]:
+) -> list[str]:
     ends = pattern.split("..")
     if len(ends) != 2 or not all(ends) or ends[1].startswith("."):
         raise UsageError(f"{pattern!r} is no range: give A..B, the commits of B that A lacks")
-    since, until = (_resolve(repository, end, refs) for end in ends)
+    since, until = (_resolve(repository, end) for end in ends)
     commits = repository.commits(since, until, first_parent=first_parent, paths=paths)
     if not commits:
         changing = " that change a file which the series reads" if paths else ""
         raise Refused(f"{repository.path}: {pattern} holds no commits{changing}")
-    return [(commit[:_DIGITS], commit) for commit in commits]
+    return commits
 
 
 def files_read(repository: Repository, revisions: Iterable[str]) -> tuple[str, ...]:

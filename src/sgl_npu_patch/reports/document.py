@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch import __version__
@@ -50,6 +51,29 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def render_json(content: object) -> str:
     """Print a document with stable key order, in ASCII: any stream and any path will do."""
     return json.dumps(content, indent=2)
+
+
+def render_rows(content: Mapping[str, Any]) -> str:
+    """Print a document like `render_json`, each element of a list that it holds on one line."""
+    lists: dict[int, str] = {}
+
+    def shown(value: Any) -> str:
+        # Most trees share what was found out about one of them.
+        if not isinstance(value, list):
+            return json.dumps(value)
+        if id(value) not in lists:
+            lists[id(value)] = json.dumps(value)
+        return lists[id(value)]
+
+    def row(each: Mapping[str, Any]) -> str:
+        return ", ".join(f"{json.dumps(key)}: {shown(value)}" for key, value in each.items())
+
+    parts = []
+    for key, value in content.items():
+        rows = [f"\n    {{{row(each)}}}" for each in value] if isinstance(value, list) else []
+        whole = f"[{','.join(rows)}\n  ]" if rows else json.dumps(value)
+        parts.append(f"\n  {json.dumps(key)}: {whole}")
+    return f"{{{','.join(parts)}\n}}"
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
