@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.version import Version
 
@@ -20,6 +20,9 @@ from sgl_npu_patch.engine.tree import SourceTree, open_directory
 from sgl_npu_patch.fetch import cached_release
 from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.overlay import ChangeSet
 
 Checks = Literal["", "static", "verify"]
 ANSWERS, _RELEASES = "answers", "releases"
@@ -188,21 +191,16 @@ class Compute:
             diff = render_diff(plan.changes, prefix_of(self.opened))
             found["diff"] = diff.decode("utf-8", "replace")
         if self.options.checks:
-            from sgl_npu_patch.matrix.patched import patched
-
-            found["checks"] = [] if plan.conflicts else self._check(patched(tree, plan.changes))
+            found["checks"] = [] if plan.conflicts else self._check(tree, plan.changes)
         return found
 
-    def _check(self, tree: Any) -> list[dict[str, Any]]:
-        from sgl_npu_patch.matrix.patched import write_out
+    def _check(self, tree: SourceTree, changes: ChangeSet) -> list[dict[str, Any]]:
+        from sgl_npu_patch.matrix.patched import patched
         from sgl_npu_patch.reports.checks import check_documents
         from sgl_npu_patch.verify.run import verify
 
-        if self.options.checks == "static":
-            return check_documents(verify(tree, static_only=True).results)
-        with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
-            write_out(tree, Path(scratch))
-            return check_documents(verify(open_directory(Path(scratch))).results)
+        static_only = self.options.checks == "static"
+        return check_documents(verify(patched(tree, changes), static_only=static_only).results)
 
 
 def failed(wanted: Wanted, message: str) -> dict[str, Any]:
