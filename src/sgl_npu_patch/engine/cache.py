@@ -283,7 +283,7 @@ def _folder(name: str) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl"))]
+    found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl", ".json"))]
     return sorted(found, key=lambda file: file.name)
 
 

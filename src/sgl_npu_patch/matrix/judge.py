@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -135,7 +136,8 @@ class Judge:
         if not self.options.cache or (whole and not isinstance(tree, GitTree)):
             return None
         prefix = str(prefix_of(tree)) if self.options.diff else ""
-        question = json.dumps([self.options.checks, self.options.diff, prefix])
+        executed_by = _torch() if whole else ""
+        question = json.dumps([self.options.checks, self.options.diff, prefix, executed_by])
         if question not in self._memories:
             made_of = _CHECKED_BY if self.options.checks else MADE_OF
             store = Store(user_folder() / ANSWERS)
@@ -201,6 +203,12 @@ class Compute:
 
         static_only = self.options.checks == "static"
         return check_documents(verify(patched(tree, changes), static_only=static_only).results)
+
+
+def _torch() -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("torch")
+    return ""
 
 
 def failed(wanted: Wanted, message: str) -> dict[str, Any]:
