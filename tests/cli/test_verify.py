@@ -16,9 +16,10 @@ from sgl_npu_patch.verify import isolation, static
 from sgl_npu_patch.verify import run as runner
 from sgl_npu_patch.verify.behaviour import GROUPS
 from sgl_npu_patch.verify.results import Result
-from tests.engine.package import run, snapshot
+from tests.engine.package import SOURCES, run, snapshot
 from tests.engine.test_git import git
 from tests.engine.test_git_tree import commit, output
+from tests.engine.wheels import build_wheel
 from tests.verify.checked import edited, lay_out, original, patched
 
 SAMPLER = "srt/layers/sampler.py"
@@ -63,10 +64,10 @@ class Runner:
         return [replace(each, code="\n".join(where), found=where[0]) for each in self.results]
 
 
-def sources(package: Path) -> dict[str, bytes]:
+def sources(folder: Path) -> dict[str, bytes]:
     return {
-        path.relative_to(package).as_posix(): path.read_bytes()
-        for path in sorted(package.rglob("*.py"))
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*.py"))
     }
 
 
@@ -240,14 +241,17 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def packed(folder: Path, archive: Path, above: str) -> Path:
+def packed(folder: Path, archive: Path, above: str = "") -> Path:
+    archive.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(archive, "w") as written:
-        for path in sorted(folder.rglob("*.py")):
-            written.write(path, f"{above}{path.relative_to(folder)}")
-        if archive.suffix == ".whl":
-            for name in ("METADATA", "WHEEL", "RECORD"):
-                written.writestr(f"sglang-0.0.1.dist-info/{name}", "")
+        for name, data in sources(folder).items():
+            written.writestr(f"{above}{name}", data)
     return archive
+
+
+def wheel(folder: Path, into: Path) -> Path:
+    left_out = dict.fromkeys(f"sglang/{name}" for name in SOURCES)
+    return build_wheel(into, {**left_out, **sources(folder)})
 
 
 def as_in(checks: list[dict[str, Any]], above: str) -> list[dict[str, Any]]:
@@ -286,18 +290,18 @@ def test_a_revision_that_fails(repository: Path) -> None:
     assert "where    python/sglang/srt/" in printed
 
 
-@pytest.mark.parametrize(
-    ("name", "above"),
-    [("sglang-0.0.1.zip", "sglang-0.0.1/"), ("sglang-0.0.1-py3-none-any.whl", "")],
-)
+@pytest.mark.parametrize("kind", ["wheel", "zip"])
 def test_an_archive_is_checked_as_its_files_are(
-    tree: Path, base: Path, tmp_path: Path, executed: Runner, name: str, above: str
+    tree: Path, base: Path, tmp_path: Path, executed: Runner, kind: str
 ) -> None:
     expected = run("verify", tree, "--base", base, "--format", "json").report["checks"]
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    archive = packed(tree, tmp_path / "a" / name, above)
-    original_archive = packed(base, tmp_path / "b" / name, above)
+    above = "" if kind == "wheel" else "sglang-0.0.1/"
+    archive, original_archive = (
+        wheel(folder, tmp_path / name)
+        if kind == "wheel"
+        else packed(folder, tmp_path / name / "sglang.zip", above)
+        for name, folder in (("a", tree), ("b", base))
+    )
     done = run("verify", archive, "--base", original_archive, "--format", "json")
     assert (done.code, done.stderr) == (0, "")
     assert done.report["checks"] == as_in(expected, above)
@@ -317,7 +321,7 @@ def test_where_the_unpatched_tree_may_be(repository: Path, tree: Path) -> None:
 
 
 def test_revisions_that_are_none(repository: Path, tree: Path, tmp_path: Path) -> None:
-    archive = packed(tree, tmp_path / "tree.zip", "")
+    archive = packed(tree, tmp_path / "tree.zip")
     for options, code, said in (
         ([repository, "--rev", ""], 2, "REV is empty"),
         ([repository, "--base-rev", ""], 2, "REV is empty"),
