@@ -276,8 +276,8 @@ def test_checks_are_executed_on_each_tree_as_it_is_once_patched(
 def test_failed_check_is_in_every_format(checked: Path, tmp_path: Path, executed: Executed) -> None:
     for revs, code in (("v[12]", 0), ("v*", 1)):
         reports = [part for each in FORMATS for part in ("--report", f"{each}={tmp_path / each}")]
-        command = ["matrix", checked, "--revs", revs, "--verify", "--jobs", "1", *reports]
-        assert run(*command).code == code
+        options = ["--revs", revs, "--verify", "--jobs", "1", *reports]
+        assert run("matrix", checked, *options).code == code
         for name in ("text", "sarif", "markdown", "github", "html"):
             assert ("failed check sampler.draws" in (tmp_path / name).read_text()) == bool(code)
         assert ('failures="1"' in (tmp_path / "junit").read_text()) == bool(code)

@@ -310,26 +310,26 @@ def test_an_archive_is_checked_as_its_files_are(
 
 def test_where_the_unpatched_tree_may_be(repository: Path, tree: Path) -> None:
     only = ["--static", "--only", "series.changes_nothing_else"]
-    for options in (
-        [repository, "--rev", "after", "--base-rev", "before"],
-        [repository / "python", "--rev", "after", "--base-rev", "HEAD~1"],
-        [tree, "--base", repository, "--base-rev", "before"],
+    for path, options in (
+        (repository, ["--rev", "after", "--base-rev", "before"]),
+        (repository / "python", ["--rev", "after", "--base-rev", "HEAD~1"]),
+        (tree, ["--base", str(repository), "--base-rev", "before"]),
     ):
-        assert run("verify", *options, *only).code == 0
+        assert run("verify", path, *options, *only).code == 0
     git(repository, "reset", "--quiet", "--hard")
     assert run("verify", repository, "--base-rev", "before", *only).code == 0
 
 
 def test_revisions_that_are_none(repository: Path, tree: Path, tmp_path: Path) -> None:
     archive = packed(tree, tmp_path / "tree.zip")
-    for options, code, said in (
-        ([repository, "--rev", ""], 2, "REV is empty"),
-        ([repository, "--base-rev", ""], 2, "REV is empty"),
-        ([archive, "--rev", "after"], 2, "only a git repository has revisions"),
-        ([archive, "--base-rev", "after"], 2, "only a git repository has revisions"),
-        ([repository, "--rev", "none"], 4, "'none' is no revision of this repository"),
-        ([tree, "--base-rev", "before"], 4, "git"),
+    for path, options, code, said in (
+        (repository, ("--rev", ""), 2, "REV is empty"),
+        (repository, ("--base-rev", ""), 2, "REV is empty"),
+        (archive, ("--rev", "after"), 2, "only a git repository has revisions"),
+        (archive, ("--base-rev", "after"), 2, "only a git repository has revisions"),
+        (repository, ("--rev", "none"), 4, "'none' is no revision of this repository"),
+        (tree, ("--base-rev", "before"), 4, "git"),
     ):
-        done = run("verify", *options, "--static")
+        done = run("verify", path, *options, "--static")
         assert (done.code, done.stdout) == (code, b"")
         assert said in done.stderr
