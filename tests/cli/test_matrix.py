@@ -211,6 +211,7 @@ class Executed:
 
     def __init__(self) -> None:
         self.trees: list[str] = []
+        self.lost = False
 
     def __call__(self, groups: Sequence[str], request: Mapping[str, Any]) -> list[Result]:
         file = Path(request["package"], "srt/layers/hashing.py")
@@ -226,6 +227,7 @@ class Executed:
                 verdict="fail" if found == "noisy" else "pass",
                 meaning="It draws.",
                 message=f"{found} in {file}",
+                lost=self.lost,
             )
         ]
 
@@ -320,6 +322,16 @@ def test_executed_checks_of_revisions_are_remembered(
     # What was found with another torch says nothing about this one.
     monkeypatch.setattr("importlib.metadata.version", lambda name: f"another {name}")
     assert count() == 4
+
+
+def test_check_that_was_lost_is_executed_again(checked: Path, executed: Executed) -> None:
+    """A process that was too slow, or killed for its memory, says nothing for good."""
+    command = ["matrix", str(checked), "--revs", "v[12]", "--verify", "--jobs", "1"]
+    executed.lost = True
+    first = run(*command)
+    executed.lost = False
+    assert [run(*command), run(*command)] == [first, first]
+    assert len(executed.trees) == 4
 
 
 def test_static_checks_execute_nothing(checked: Path, executed: Executed) -> None:

@@ -35,6 +35,14 @@ _UNFINISHED = 3600
 """Seconds after which a file that was not finished belongs to a run that was killed."""
 
 
+class NotLasting(Exception):
+    """Hand out an answer that is not to be remembered."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+
 @dataclass(slots=True)
 class Traced:
     """Pass questions on to a tree and note them; what names the tree is hidden from the asker."""

@@ -9,11 +9,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from packaging.version import Version
 
-from sgl_npu_patch.engine.cache import MADE_OF, Memory, Store, user_folder
+from sgl_npu_patch.engine.cache import MADE_OF, Memory, NotLasting, Store, user_folder
 from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
 from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
 from sgl_npu_patch.engine.open_tree import open_tree, prefix_of
@@ -21,9 +21,6 @@ from sgl_npu_patch.engine.tree import SourceTree, open_directory
 from sgl_npu_patch.fetch import cached_release
 from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
-
-if TYPE_CHECKING:
-    from sgl_npu_patch.engine.overlay import ChangeSet
 
 Checks = Literal["", "static", "verify"]
 ANSWERS, _RELEASES = "answers", "releases"
@@ -60,9 +57,12 @@ class Judge:
         """Give the document of one tree."""
         try:
             with self._opened(wanted) as tree:
-                memory = self._memory(tree)
-                data = memory.answer(tree, self._compute(tree)) if memory else None
-                return self._finish(wanted, tree, data or self._compute(tree)(tree))
+                memory, compute = self._memory(tree), self._compute(tree)
+                try:
+                    data = memory.answer(tree, compute) if memory else compute(tree)
+                except NotLasting as found:
+                    data = found.data
+                return self._finish(wanted, tree, data)
         except Refused as error:
             return failed(wanted, str(error))
 
@@ -170,15 +170,20 @@ class Compute:
         """Give it as JSON.
 
         Raises:
+            NotLasting: it may be another the next time.
             Refused: the tree cannot be read.
         """
         try:
-            return json.dumps(self._found(tree)).encode()
+            found, lasting = self._found(tree)
         except (TooOld, Unparsable) as error:
             reason = error.reason if isinstance(error, TooOld) else str(error)
-            return json.dumps({"error": {"message": reason}}).encode()
+            found, lasting = {"error": {"message": reason}}, True
+        data = json.dumps(found).encode()
+        if not lasting:
+            raise NotLasting(data)
+        return data
 
-    def _found(self, tree: SourceTree) -> dict[str, Any]:
+    def _found(self, tree: SourceTree) -> tuple[dict[str, Any], bool]:
         from sgl_npu_patch.codemods import DETERMINISTIC
         from sgl_npu_patch.engine.overlay import Cache, Overlay
         from sgl_npu_patch.engine.plan import make_plan
@@ -192,20 +197,23 @@ class Compute:
 
             diff = render_diff(plan.changes, prefix_of(self.opened))
             found["diff"] = diff.decode("utf-8", "replace")
-        if self.options.checks:
-            found["checks"] = [] if plan.conflicts else self._check(tree, plan.changes)
-        return found
-
-    def _check(self, tree: SourceTree, changes: ChangeSet) -> list[dict[str, Any]]:
+        if not self.options.checks:
+            return found, True
+        found["checks"] = []
+        if plan.conflicts:
+            return found, True
         from sgl_npu_patch.matrix.patched import patched
         from sgl_npu_patch.reports.checks import check_documents
         from sgl_npu_patch.verify.run import verify
 
         static_only = self.options.checks == "static"
-        return check_documents(verify(patched(tree, changes), static_only=static_only).results)
+        verified = verify(patched(tree, plan.changes), static_only=static_only)
+        found["checks"] = check_documents(verified.results)
+        return found, verified.lasting
 
 
 def _torch() -> str:
+    """Give the version of what executes a tree; if there is none, nothing is executed."""
     with suppress(metadata.PackageNotFoundError):
         return metadata.version("torch")
     return ""

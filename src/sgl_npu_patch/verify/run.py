@@ -39,6 +39,11 @@ class Verified:
         """Tell whether any check failed."""
         return any(result.verdict == "fail" for result in self.results)
 
+    @property
+    def lasting(self) -> bool:
+        """Tell whether the same is found whenever the tree is checked."""
+        return not any(result.lost for result in self.results)
+
 
 def verify(
     tree: SourceTree,
