@@ -8,14 +8,15 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from enum import Enum
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
@@ -63,6 +64,23 @@ class MatrixFormat(str, Enum):
 
 
 _ORDER = "order of kinds"
+_TREES = "--trees"
+
+
+class _MatrixCommand(TyperCommand):
+    """Give --trees all values up to the next option, so that a shell's pattern can name them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option, of which click takes one value at a time."""
+        spread: list[str] = []
+        taking = False
+        for arg in args:
+            if arg.startswith("-"):
+                taking = arg == _TREES
+            elif taking and spread[-1] != _TREES:
+                spread.append(_TREES)
+            spread.append(arg)
+        return super().parse_args(ctx, spread)
 
 
 def _in_order(
@@ -267,7 +285,17 @@ def verify(
         typer.Option(
             "--base",
             metavar="ORIGINAL",
-            help="The unpatched tree; adds the comparisons with it.",
+            help="The unpatched tree, a folder or archive; adds the comparisons with it.",
+            show_default=False,
+        ),
+    ] = None,
+    base_rev: Annotated[
+        str | None,
+        typer.Option(
+            "--base-rev",
+            metavar="REV",
+            help="Take the unpatched tree from this revision of ORIGINAL, or of PATH without "
+            "--base.",
             show_default=False,
         ),
     ] = None,
@@ -299,31 +327,35 @@ def verify(
             help="Run only this check, or those of this seam; may be repeated.",
         ),
     ] = None,
+    rev: Revision = None,
     output: Annotated[CheckFormat, typer.Option("--format", help="How to report.")] = (
         CheckFormat.text
     ),
 ) -> None:
     """Prove a patched tree: by its text, and by executing it on a simulated NPU."""
-    from sgl_npu_patch.engine.tree import open_directory
     from sgl_npu_patch.verify.run import verify as run_checks
 
     if static and layers:
         raise UsageError("--layers executes the tree, which --static forbids: choose one")
-    tree = open_directory(_path(path, "PATH"))
-    original = open_directory(_path(base, "ORIGINAL")) if base is not None else None
-    for warning in _warn_of_copies(tree):
-        _warn(warning)
-    verified = run_checks(
-        tree,
-        base=original,
-        static_only=static,
-        layers=layers,
-        torch_npu=torch_npu,
-        only=only or (),
-        tell=_tell,
-    )
-    with _reader_may_leave():
-        _report_checks(tree, verified, output)
+    with ExitStack() as trees:
+        tree = trees.enter_context(_opened(_path(path, "PATH"), rev))
+        original = None
+        if base is not None or base_rev is not None:
+            place = Path(path) if base is None else _path(base, "ORIGINAL")
+            original = trees.enter_context(_opened(place, base_rev))
+        for warning in _warn_of_copies(tree):
+            _warn(warning)
+        verified = run_checks(
+            tree,
+            base=original,
+            static_only=static,
+            layers=layers,
+            torch_npu=torch_npu,
+            only=only or (),
+            tell=_tell,
+        )
+        with _reader_may_leave():
+            _report_checks(tree, verified, output)
     if verified.failed:
         raise typer.Exit(NOT_AS_WANTED)
 
@@ -343,24 +375,25 @@ def _report_checks(tree: SourceTree, verified: Verified, output: CheckFormat) ->
         content = document(tree, verified.plan)
         print(render_json(content | {"checks": check_documents(verified.results)}))
     elif output is CheckFormat.junit:
+        from sgl_npu_patch.engine.tree import full_name
         from sgl_npu_patch.reports.junit import render_junit
 
-        print(render_junit(verified.results, f"sgl-npu-patch verify {tree.label}"))
+        print(render_junit(verified.results, f"sgl-npu-patch verify {full_name(tree)}"))
     elif output is CheckFormat.sarif:
         from sgl_npu_patch.engine.open_tree import prefix_of
         from sgl_npu_patch.reports.sarif import render_sarif
 
         print(render_sarif(verified.results, prefix_of(tree)))
     else:
-        from sgl_npu_patch.engine.tree import package_version
+        from sgl_npu_patch.engine.tree import full_name, package_version
         from sgl_npu_patch.reports.checks import count, print_checks
 
         version = package_version(tree) or "of unknown version"
-        told = f"SGLang {version} in {tree.label}: {count(verified.results)}"
+        told = f"SGLang {version} in {full_name(tree)}: {count(verified.results)}"
         print_checks(verified.results, told, sys.stdout)
 
 
-@app.command()
+@app.command(cls=_MatrixCommand)
 def matrix(
     context: typer.Context,
     repository: Annotated[
@@ -389,9 +422,10 @@ def matrix(
     trees: Annotated[
         list[str] | None,
         typer.Option(
-            "--trees",
-            metavar="DIR",
-            help="A folder or archive, as `status` takes it; may be repeated.",
+            _TREES,
+            metavar="DIR...",
+            help="Folders or archives, as `status` takes them: all up to the next option; may be "
+            "repeated.",
             callback=_in_order,
         ),
     ] = None,
@@ -586,6 +620,7 @@ def main() -> NoReturn:
             pass
     except Refused as error:
         code = _exit_code(error)
+    gc.freeze()
     sys.exit(code)
 
 
@@ -703,21 +738,26 @@ def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]
     return selected
 
 
+def _opened(path: Path, rev: str | None) -> AbstractContextManager[SourceTree]:
+    from sgl_npu_patch.engine.open_tree import open_tree
+
+    if rev == "":
+        raise UsageError("REV is empty; give a commit, tag or branch")
+    return open_tree(path, rev)
+
+
 @contextmanager
 def _planned(
     path: str, rev: str | None, only: list[str] | None, skip: list[str] | None
 ) -> Iterator[tuple[SourceTree, Plan]]:
     from dataclasses import replace
 
-    from sgl_npu_patch.engine.open_tree import open_tree
     from sgl_npu_patch.engine.plan import make_plan
     from sgl_npu_patch.engine.record import record
     from sgl_npu_patch.engine.tree import DirectoryTree
 
     selected = _selected(only, skip)
-    if rev == "":
-        raise UsageError("REV is empty; give a commit, tag or branch")
-    with open_tree(_path(path, "PATH"), rev) as tree:
+    with _opened(_path(path, "PATH"), rev) as tree:
         plan = make_plan(tree, _series(), selected)
         warnings = _warn_of_copies(tree)
         if isinstance(tree, DirectoryTree):

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sgl_npu_patch.verify import isolation
+from sgl_npu_patch.verify.results import Result
 from tests.engine.package import COMMON, build, run, snapshot
 from tests.engine.test_git import git
+from tests.engine.test_git_tree import commit
 from tests.engine.test_plan import EXPECTED
 from tests.matrix.histories import BROKEN, OTHER, commit_of, history
+from tests.verify.checked import edited, lay_out, original, patched
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +200,171 @@ def test_nothing_is_written(bare: Path, tmp_path: Path, cache: Path) -> None:
     assert run("matrix", clone, "--revs", "v*", "--jobs", "1").code == 3
     assert cache.exists()
     assert snapshot(clone) == before
+
+
+FAULTY = ("    return seed\n", "    return positions\n")
+FORMATS = ("text", "json", "junit", "sarif", "markdown", "github", "html")
+
+
+class Executed:
+    """Stand in for the processes that execute a tree; one check finds the fault."""
+
+    def __init__(self) -> None:
+        self.trees: list[str] = []
+        self.lost = False
+
+    def __call__(self, groups: Sequence[str], request: Mapping[str, Any]) -> list[Result]:
+        file = Path(request["package"], "srt/layers/hashing.py")
+        # What is executed is what the tree is once it is patched.
+        assert Path(request["package"], "srt/hardware_backend/npu").is_dir()
+        self.trees.append(request["package"])
+        found = "noisy" if FAULTY[1] in file.read_text() else "as it must be"
+        return [
+            Result(
+                id="sampler.draws",
+                seam="sampler",
+                kind="behaviour",
+                verdict="fail" if found == "noisy" else "pass",
+                meaning="It draws.",
+                message=f"{found} in {file}",
+                lost=self.lost,
+            )
+        ]
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> Executed:
+    stub = Executed()
+    monkeypatch.setattr(isolation, "run", stub)
+    return stub
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Path:
+    """Give a repository whose last revision has a fault that only executing it shows."""
+    folder = tmp_path / "checked"
+    git(tmp_path, "init", "--quiet", str(folder))
+    hashing = edited("srt/layers/hashing.py", FAULTY)
+    for tag, sources in {"v1": original(), "v2": patched(), "v3": hashing}.items():
+        lay_out(sources, folder)
+        commit(folder)
+        git(folder, "tag", tag)
+    return folder
+
+
+def verdicts(result: Mapping[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["verdict"] for check in result.get("checks", [])}
+
+
+def test_checks_are_executed_on_each_tree_as_it_is_once_patched(
+    checked: Path, tmp_path: Path, executed: Executed
+) -> None:
+    before = snapshot(checked)
+    trees = ["--trees", str(lay_out(original(), tmp_path / "tree"))]
+    command = ["matrix", str(checked), "--revs", "v*", *trees, "--verify", "--jobs", "1"]
+    done = run(*command, "--format", "json")
+    assert (done.code, done.stderr) == (1, "")
+    found = [verdicts(result) for result in done.report["results"]]
+    assert [each["sampler.draws"] for each in found] == ["pass", "pass", "fail", "pass"]
+    assert [each["sampler.in_place"] for each in found] == ["pass"] * 4
+    assert len(executed.trees) == 4
+    # Nothing is executed where it stands, and what was written for it is gone.
+    assert not any(Path(each).exists() for each in executed.trees)
+    messages = {check["message"] for r in done.report["results"] for check in r["checks"]}
+    assert "noisy in sglang/srt/layers/hashing.py" in messages
+    assert snapshot(checked) == before
+
+
+def test_failed_check_is_in_every_format(checked: Path, tmp_path: Path, executed: Executed) -> None:
+    for revs, code in (("v[12]", 0), ("v*", 1)):
+        reports = [part for each in FORMATS for part in ("--report", f"{each}={tmp_path / each}")]
+        options = ["--revs", revs, "--verify", "--jobs", "1", *reports]
+        assert run("matrix", checked, *options).code == code
+        for name in ("text", "sarif", "markdown", "github", "html"):
+            assert ("failed check sampler.draws" in (tmp_path / name).read_text()) == bool(code)
+        assert ('failures="1"' in (tmp_path / "junit").read_text()) == bool(code)
+        results = json.loads((tmp_path / "json").read_text())["results"]
+        failed = [r["name"] for r in results if "fail" in verdicts(r).values()]
+        assert failed == ["v3"] * code
+
+
+def test_a_tree_that_cannot_be_judged_stops_no_check(
+    checked: Path, tmp_path: Path, executed: Executed
+) -> None:
+    build(tmp_path / "conflict", common=BROKEN)
+    lay_out(edited("srt/layers/sampler.py", ("class ", "class class ")), tmp_path / "broken")
+    trees = ["--trees", *(str(tmp_path / name) for name in ("none", "broken", "conflict"))]
+    command = ["matrix", str(checked), *trees, "--revs", "v2", "--verify", "--jobs", "1"]
+    done = run(*command, "--format", "json")
+    assert done.code == 3
+    none, broken, conflict, good = done.report["results"]
+    assert "does not exist" in none["error"]["message"]
+    assert "sampler.py" in broken["error"]["message"]
+    assert (verdicts(conflict), statuses(conflict)["device_dispatch"]) == ({}, "conflict")
+    assert verdicts(good)["sampler.draws"] == "pass"
+
+
+def test_executed_checks_of_revisions_are_remembered(
+    checked: Path, tmp_path: Path, executed: Executed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = ["--trees", str(lay_out(original(), tmp_path / "tree"))]
+    command = ["matrix", str(checked), "--revs", "v*", *trees, "--verify", "--jobs", "1"]
+
+    def count(*options: str) -> int:
+        before = len(executed.trees)
+        printed.append(run(*command, *options, "--format", "json").report)
+        return len(executed.trees) - before
+
+    printed: list[dict[str, Any]] = []
+    # Only git can tell that no file of a tree was changed: a folder is executed each time.
+    assert [count("--no-cache"), count(), count(), count("--no-cache")] == [4, 4, 1, 4]
+    assert all(document == printed[0] for document in printed)
+    # What was found with another torch says nothing about this one.
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"another {name}")
+    assert count() == 4
+
+
+def test_check_that_was_lost_is_executed_again(checked: Path, executed: Executed) -> None:
+    """A process that was too slow, or killed for its memory, says nothing for good."""
+    command = ["matrix", str(checked), "--revs", "v[12]", "--verify", "--jobs", "1"]
+    executed.lost = True
+    first = run(*command)
+    executed.lost = False
+    assert [run(*command), run(*command)] == [first, first]
+    assert len(executed.trees) == 4
+
+
+def test_static_checks_execute_nothing(checked: Path, executed: Executed) -> None:
+    done = run("matrix", checked, "--revs", "v*", "--static", "--jobs", "1", "--format", "json")
+    assert (done.code, executed.trees) == (0, [])
+    assert {"sampler.in_place"} <= verdicts(done.report["results"][0]).keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--trees", "a", "b", "c"],
+        ["--trees", "a", "b", "--trees", "c"],
+        ["--trees=a", "--trees", "b", "c", "--jobs", "1"],
+    ],
+)
+def test_several_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        build(Path(name))
+    done = run("matrix", *options, "--format", "json")
+    assert done.code == 0
+    assert [result["name"] for result in done.report["results"]] == ["a", "b", "c"]
+
+
+def test_folders_end_at_the_next_option(bare: Path, tmp_path: Path) -> None:
+    build(tmp_path / "a")
+    trees = ["--trees", str(tmp_path / "a"), str(tmp_path / "none")]
+    done = run("matrix", bare, *trees, "--revs", "v1", "--jobs", "1", "--format", "json")
+    assert [result["name"] for result in done.report["results"]] == [*trees[1:], "v1"]
+    # A repository behind them is taken for one of them, and missed.
+    done = run("matrix", *trees, bare, "--revs", "v1")
+    assert (done.code, done.stdout) == (2, b"")
+    assert "--revs needs a git repository: sgl-npu-patch matrix REPO --revs" in done.stderr

@@ -3,7 +3,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ from sgl_npu_patch.verify import isolation, static
 from sgl_npu_patch.verify import run as runner
 from sgl_npu_patch.verify.behaviour import GROUPS
 from sgl_npu_patch.verify.results import Result
-from tests.engine.package import run, snapshot
+from tests.engine.package import SOURCES, run, snapshot
+from tests.engine.test_git import git
+from tests.engine.test_git_tree import commit, output
+from tests.engine.wheels import build_wheel
 from tests.verify.checked import edited, lay_out, original, patched
 
 SAMPLER = "srt/layers/sampler.py"
@@ -47,11 +52,23 @@ class Runner:
     def __init__(self) -> None:
         self.asked: list[tuple[list[str], dict[str, Any]]] = []
         self.results = [behaviour("sampler.draws", "pass")]
+        self.found: list[dict[str, bytes]] = []
 
     def __call__(self, groups: Sequence[str], request: Mapping[str, Any]) -> list[Result]:
         self.asked.append((list(groups), dict(request)))
         json.dumps(request)
-        return self.results
+        # Both trees are there while the processes run, and their paths are in what is found.
+        folders = [request["package"], *filter(None, [request["base"]])]
+        self.found = [sources(Path(folder)) for folder in folders]
+        where = [f"{folder}/{SAMPLER}" for folder in folders]
+        return [replace(each, code="\n".join(where), found=where[0]) for each in self.results]
+
+
+def sources(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*.py"))
+    }
 
 
 @pytest.fixture
@@ -207,3 +224,112 @@ def test_sites_are_those_of_the_tree(tree: Path, executed: Runner) -> None:
     executed.results = [behaviour("unknown.check", "pass")]
     done = run("verify", tree, "--format", "json")
     assert done.report["checks"][-1]["site"] is None
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Give a repository with the unpatched tree, the patched one, and neither checked out."""
+    folder = tmp_path / "repository"
+    lay_out(original(), folder / "python")
+    git(folder, "init", "--quiet")
+    commit(folder)
+    git(folder, "tag", "before")
+    lay_out(patched(), folder / "python")
+    commit(folder)
+    git(folder, "tag", "after")
+    lay_out(edited(SAMPLER, ("        if simple:\n", "        if simple\n")), folder / "python")
+    return folder
+
+
+def packed(folder: Path, archive: Path, above: str = "") -> Path:
+    archive.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(archive, "w") as written:
+        for name, data in sources(folder).items():
+            written.writestr(f"{above}{name}", data)
+    return archive
+
+
+def wheel(folder: Path, into: Path) -> Path:
+    left_out = dict.fromkeys(f"sglang/{name}" for name in SOURCES)
+    return build_wheel(into, {**left_out, **sources(folder)})
+
+
+def as_in(checks: list[dict[str, Any]], above: str) -> list[dict[str, Any]]:
+    """Give checks of a tree as they are of one that stands below a folder."""
+    texts = json.dumps(checks).replace("sglang/srt/", f"{above}sglang/srt/")
+    found: list[dict[str, Any]] = json.loads(texts)
+    return found
+
+
+def test_a_revision_is_checked_as_its_files_are(
+    repository: Path, tree: Path, base: Path, executed: Runner
+) -> None:
+    expected = run("verify", tree, "--base", base, "--format", "json").report["checks"]
+    before = snapshot(repository)
+    options = ["--rev", "after", "--base-rev", "before", "--format", "json"]
+    done = run("verify", repository, *options)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.report["checks"] == as_in(expected, "python/")
+    assert done.report["tree"]["revision"] == output(repository, "rev-parse", "after")
+    # Neither the work tree nor anything of the user's is executed, and nothing is left behind.
+    assert executed.found == [
+        {"srt/__init__.py": b"", **files} for files in (patched(), original())
+    ]
+    request = executed.asked[-1][1]
+    assert not any(Path(request[name]).exists() for name in ("package", "base"))
+    assert snapshot(repository) == before
+
+
+def test_a_revision_that_fails(repository: Path) -> None:
+    done = run("verify", repository, "--rev", "before", "--static")
+    assert done.code == 1
+    printed = done.stdout.decode()
+    commit_id = output(repository, "rev-parse", "before")
+    assert printed.startswith(f"SGLang of unknown version in {repository} at {commit_id[:12]}: ")
+    assert "FAIL sampler.in_place" in printed
+    assert "where    python/sglang/srt/" in printed
+
+
+@pytest.mark.parametrize("kind", ["wheel", "zip"])
+def test_an_archive_is_checked_as_its_files_are(
+    tree: Path, base: Path, tmp_path: Path, executed: Runner, kind: str
+) -> None:
+    expected = run("verify", tree, "--base", base, "--format", "json").report["checks"]
+    above = "" if kind == "wheel" else "sglang-0.0.1/"
+    archive, original_archive = (
+        wheel(folder, tmp_path / name)
+        if kind == "wheel"
+        else packed(folder, tmp_path / name / "sglang.zip", above)
+        for name, folder in (("a", tree), ("b", base))
+    )
+    done = run("verify", archive, "--base", original_archive, "--format", "json")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.report["checks"] == as_in(expected, above)
+    assert not Path(executed.asked[-1][1]["package"]).exists()
+
+
+def test_where_the_unpatched_tree_may_be(repository: Path, tree: Path) -> None:
+    only = ["--static", "--only", "series.changes_nothing_else"]
+    for path, options in (
+        (repository, ["--rev", "after", "--base-rev", "before"]),
+        (repository / "python", ["--rev", "after", "--base-rev", "HEAD~1"]),
+        (tree, ["--base", str(repository), "--base-rev", "before"]),
+    ):
+        assert run("verify", path, *options, *only).code == 0
+    git(repository, "reset", "--quiet", "--hard")
+    assert run("verify", repository, "--base-rev", "before", *only).code == 0
+
+
+def test_revisions_that_are_none(repository: Path, tree: Path, tmp_path: Path) -> None:
+    archive = packed(tree, tmp_path / "tree.zip")
+    for path, options, code, said in (
+        (repository, ("--rev", ""), 2, "REV is empty"),
+        (repository, ("--base-rev", ""), 2, "REV is empty"),
+        (archive, ("--rev", "after"), 2, "only a git repository has revisions"),
+        (archive, ("--base-rev", "after"), 2, "only a git repository has revisions"),
+        (repository, ("--rev", "none"), 4, "'none' is no revision of this repository"),
+        (tree, ("--base-rev", "before"), 4, "git"),
+    ):
+        done = run("verify", path, *options, "--static")
+        assert (done.code, done.stdout) == (code, b"")
+        assert said in done.stderr

@@ -145,7 +145,7 @@ def test_fingerprint(
     for each in ("codemods", "engine", "npu_ops", "templates", "reports"):
         (tmp_path / each).mkdir()
         (tmp_path / each / "__init__.py").touch()
-    monkeypatch.setattr(cache, "_folder", tmp_path.joinpath)
+    monkeypatch.setattr(cache, "_folder", lambda name: tmp_path / name.rpartition(".")[2])
     before = cache.fingerprint.__wrapped__()
     assert before == cache.fingerprint.__wrapped__()
     (tmp_path / folder / name).write_text("new")

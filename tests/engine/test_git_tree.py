@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine import git_tree
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.git_objects import Objects
 from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.tree import open_directory, package_version
@@ -346,13 +347,13 @@ def test_contents_beyond_those_kept(root: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
-    get = git_tree._Objects.get
+    get = Objects.get
 
-    def counted(self: object, ids: list[str]) -> Iterator[tuple[str, bytes]]:
+    def counted(self: Objects, ids: list[str]) -> Iterator[tuple[str, bytes]]:
         asked.update(ids)
-        return get(self, ids)  # type: ignore[arg-type]
+        return get(self, ids)
 
-    monkeypatch.setattr(git_tree._Objects, "get", counted)
+    monkeypatch.setattr(Objects, "get", counted)
     (root / "python/sglang/srt/new.py").write_text("x = 1\n")
     commit(root)
     with open_repository(root) as opened:

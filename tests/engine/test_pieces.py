@@ -34,7 +34,8 @@ def whole(text: str) -> list[Block] | None:
             "        class C:\n            def h(): 1\n    z = 3\nw = 4\n"
         ),
         (
-            "class A:\n    def f(): 1\n    class B:\n        def g(): 1\n    async def h(): 1\nif x:\n"
+            "class A:\n    def f(): 1\n    class B:\n        def g(): 1\n"
+            "    async def h(): 1\nif x:\n"
             "    y = 1\nelse:\n    y = 2\n"
         ),
         "class A:\r\n    def f(self):\r\n        pass\r\n    def g(): 1\r\nx = 1\r\n",

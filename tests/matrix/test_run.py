@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sgl_npu_patch.engine.git_tree import open_repository
 from sgl_npu_patch.matrix import judge as judging
-from sgl_npu_patch.matrix.judge import Judge, Options
+from sgl_npu_patch.matrix.judge import Judge, Judged, Options
 from sgl_npu_patch.matrix.processes import judge_all
 from sgl_npu_patch.matrix.run import judge_trees
 from sgl_npu_patch.matrix.selection import Wanted, select_folders, select_revisions
@@ -46,7 +46,10 @@ STEPS: Sequence[Files] = (
 
 
 def judged(wanted: Sequence[Wanted], options: Options, jobs: int = 1) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = judge_trees(wanted, options, jobs, lambda done: None)["results"]
+    with Judge(options) as judge:
+        results: list[dict[str, Any]] = judge_trees(judge, wanted, jobs, lambda done: None)[
+            "results"
+        ]
     assert [result["name"] for result in results] == [each.name for each in wanted]
     return results
 
@@ -200,7 +203,7 @@ def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.Mo
         "m.open_tree = dies\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, Judged] = {}
     wanted = list(select_folders(str(tmp_path / name) for name in "abcdef"))
     with Judge(PLAIN) as judge:
         judge_all(judge, wanted, 2, found.__setitem__)

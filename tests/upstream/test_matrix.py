@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
+from sgl_npu_patch.verify import isolation
+from sgl_npu_patch.verify.results import Result
+from tests.engine.package import run as run_here
 from tests.engine.package import snapshot
+from tests.faults.named import FAULTS
 from tests.upstream.golden import read_expected
 from tests.upstream.program import program
 from tests.upstream.releases import FORKS, RELEASES, release_tree
 from tests.upstream.repository import FOLDER, release_repository
+
+FAULT = "the clamp off the NPU only"
+"""One that every seam takes for its own change still, so that only the checks show it."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +115,83 @@ def test_bisect_on_releases() -> None:
     assert first["subject"] == "Release 0.5.9"
     assert "+def multinomial_with_seed(" in first["diff"] or "def multinomial" in first["diff"]
     assert last["after"].startswith("upstream")
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a repository with a release, the release patched, and that with a fault checked out."""
+    release = "0.5.12.post1"
+    folder = tmp_path_factory.mktemp("checked") / "repository"
+    git(folder.parent, "clone", "--quiet", release_repository(release), folder)
+    git(folder, "checkout", "--quiet", f"v{release}")
+    assert program("apply", folder).code == 0
+    fault = FAULTS[FAULT]
+    texts = {
+        PurePosixPath("sglang", name): (folder / FOLDER / "sglang" / name).read_text()
+        for name in ("srt/layers/sampler.py",)
+    }
+    for tag, files in (("patched", {}), ("faulty", fault.files(texts))):
+        for path, data in files.items():
+            (folder / FOLDER / path).write_bytes(data)
+        git(folder, "add", "--all")
+        identity = ["-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+        git(folder, *identity, "commit", "--quiet", "--message", tag)
+        git(folder, "tag", tag)
+    return folder
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note which trees are executed; only what the fault is in, or a run would take minutes."""
+    trees: list[str] = []
+    real = isolation.run
+
+    def run_group(groups: Sequence[str], request: Mapping[str, Any]) -> list[Result]:
+        trees.append(request["package"])
+        return real(["sampler"], request)
+
+    monkeypatch.setattr(isolation, "run", run_group)
+    return trees
+
+
+def failed(result: dict[str, Any]) -> set[str]:
+    return {check["id"] for check in result["checks"] if check["verdict"] == "fail"}
+
+
+def test_checks_that_execute_a_release(checked: Path, tmp_path: Path, executed: list[str]) -> None:
+    """A fault that no status shows is found in a revision and in a folder, and in every report."""
+    before = snapshot(checked)
+    (tmp_path / "none").mkdir()
+    trees = ["--trees", str(tmp_path / "none"), str(checked)]
+    formats = ("text", "junit", "sarif", "markdown", "github", "html")
+    reports = [part for name in formats for part in ("--report", f"{name}={tmp_path / name}")]
+    options = ["--verify", "--jobs", "1", "--format", "json", *reports]
+    revisions = ["--revs", "patched", "--revs", "faulty"]
+    first = run_here("matrix", checked, *revisions, *trees, *options)
+    assert len(executed) == 3
+    results = {result["name"]: result for result in first.report["results"]}
+    none = results.pop(str(tmp_path / "none"))
+    assert "not an SGLang tree" in none["error"]["message"]
+    wrong = FAULTS[FAULT].ids
+    assert {name: failed(each) & wrong for name, each in results.items()} == {
+        "patched": set(),
+        "faulty": wrong,
+        str(checked): wrong,
+    }
+    assert failed(results["patched"]) == set()
+    for result in results.values():
+        assert {o["status"] for o in result["outcomes"]} == {"already", "not-needed"}
+        assert len([c for c in result["checks"] if c["kind"] == "behaviour"]) > 20
+    for name in formats:
+        assert all(each in (tmp_path / name).read_text() for each in wrong)
+    # A tree that was not judged counts for more than a failed check.
+    assert first.code == 4
+    # What was executed of a revision holds for good; only git tells that nothing was changed.
+    again = run_here("matrix", checked, *revisions, *options)
+    assert again.code == 1
+    assert again.report["results"] == [results["patched"], results["faulty"]]
+    assert run_here("matrix", checked, "--revs", "patched", *options).code == 0
+    assert len(executed) == 3
+    assert run_here("matrix", checked, "--revs", "faulty", *options, "--no-cache").code == 1
+    assert len(executed) == 4
+    assert snapshot(checked) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tarfile
@@ -11,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.engine.git_tree import open_repository
+from sgl_npu_patch.engine.plan import make_plan
+from sgl_npu_patch.engine.stems import STEMS
+from tests.engine.package import snapshot
 from tests.upstream.golden import read_expected
 from tests.upstream.program import Run, program
 from tests.upstream.releases import copy_tree
@@ -19,6 +25,7 @@ from tests.upstream.repository import FOLDER, release_repository
 # Each kind: too old, withheld seams, all applied, native.
 VERSIONS = ("0.5.3rc0", "0.5.9", "0.5.12.post1", "0.5.23")
 NEWEST = "v0.5.23"
+JSON = ("--format", "json")
 
 
 def git(folder: Path, *arguments: str | Path) -> str:
@@ -100,14 +107,10 @@ def test_diff_of_a_revision_is_taken_by_git(bare: Path, tmp_path: Path) -> None:
     assert b"nothing to change" in program("status", clone).stdout
 
 
-@pytest.mark.parametrize("kind", ["whl", "zip", "tar.gz"])
-def test_archive_has_the_golden_status(tmp_path: Path, kind: str) -> None:
-    version = "0.5.9"
-    tree = copy_tree(version, tmp_path / "tree")
-    archive = tmp_path / f"sglang-{version}-py3-none-any.{kind}"
-    above = "." if kind == "whl" else f"sglang-{version}/{FOLDER}"
+def pack(tree: Path, archive: Path, above: str) -> Path:
+    """Make an archive of a release, of the kind that its name says."""
     files = [path for path in sorted(tree.rglob("*")) if path.is_file()]
-    if kind == "tar.gz":
+    if archive.suffix == ".gz":
         with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
             for path in files:
                 tar.add(path, f"{above}/{path.relative_to(tree)}")
@@ -115,8 +118,67 @@ def test_archive_has_the_golden_status(tmp_path: Path, kind: str) -> None:
         with zipfile.ZipFile(archive, "w") as packed:
             for path in files:
                 packed.write(path, str(Path(above) / path.relative_to(tree)))
-            if kind == "whl":
-                packed.writestr(f"sglang-{version}.dist-info/RECORD", "")
+            if archive.suffix == ".whl":
+                (info,) = tree.glob("*.dist-info")
+                packed.writestr(f"{info.name}/RECORD", "")
+    return archive
+
+
+@pytest.mark.parametrize("kind", ["whl", "zip", "tar.gz"])
+def test_archive_has_the_golden_status(tmp_path: Path, kind: str) -> None:
+    version = "0.5.9"
+    tree = copy_tree(version, tmp_path / "tree")
+    archive = tmp_path / f"sglang-{version}-py3-none-any.{kind}"
+    above = "." if kind == "whl" else f"sglang-{version}/{FOLDER}"
+    pack(tree, archive, above)
     run = program("status", archive, "--format", "json")
     assert entry(run, above) == read_expected()[version]
     assert run.report["tree"]["version"] == version
+
+
+def test_verify_reads_and_executes_a_revision_and_a_wheel(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patched release passes from either, with nothing of where it was executed left."""
+    version = "0.5.12.post1"
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", bare, clone)
+    git(clone, "checkout", "--quiet", f"v{version}")
+    assert program("apply", clone).code == 0
+    git(clone, "add", "--all")
+    identity = ["-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+    git(clone, *identity, "commit", "--quiet", "--message", "Patch")
+    git(clone, "tag", "patched")
+    git(clone, "checkout", "--quiet", "v0.5.9")
+    tree = copy_tree(version, tmp_path / "tree")
+    name = f"sglang-{version}-py3-none-any.whl"
+    wheel = pack(tree, tmp_path / name, ".")
+    assert program("apply", tree).code == 0
+    (tmp_path / "patched").mkdir()
+    patched = pack(tree, tmp_path / "patched" / name, ".")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    before = snapshot(clone)
+    revision = program("verify", clone, "--rev", "patched", "--base-rev", f"v{version}", *JSON)
+    archive = program("verify", patched, "--base", wheel, *JSON)
+    assert [revision.code, archive.code, revision.stderr, archive.stderr] == [0, 0, "", ""]
+    checks = json.dumps(archive.report["checks"]).replace("sglang/srt/", f"{FOLDER}/sglang/srt/")
+    assert revision.report["checks"] == json.loads(checks)
+    kinds = {check["kind"] for check in archive.report["checks"]}
+    assert kinds == {"static", "behaviour"}
+    assert str(scratch).encode() not in revision.stdout + archive.stdout
+    assert list(scratch.iterdir()) == []
+    assert snapshot(clone) == before
+    unpatched = program("verify", bare, "--rev", f"v{version}", "--static")
+    assert unpatched.code == 1
+    assert b"FAIL sampler.in_place" in unpatched.stdout
+
+
+def test_stems_are_all_that_contents_are_searched_for() -> None:
+    """A name without a stem is found as well, but all contents are read once more for it."""
+    versions = ("0.5.3rc2", "0.5.9", "0.5.12.post1", "0.5.13", "0.5.23")
+    with open_repository(release_repository(*versions)) as opened:
+        for version in versions:
+            make_plan(opened.open(f"v{version}"), DETERMINISTIC)
+        assert opened._stems == [*STEMS]

@@ -97,6 +97,7 @@ def test_a_process_that_ends_early_fails_all_that_is_left(
     assert results[name].message.startswith(told)
     assert results["starts_a_thread"].verdict == "fail"
     assert results["starts_a_thread"].message == f"not reached: {told}"
+    assert all(result.lost for result in results.values())
 
 
 def test_a_thread_does_not_hold_up_the_end(tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ def test_a_check_that_hangs_ends_in_time_and_others_go_on(tmp_path: Path) -> Non
     (hung,) = (result for result in results if result.id == "hostile.hangs")
     assert hung.message.startswith("it was not done after 15 s")
     assert "in hangs" in hung.code
+    assert [result.id for result in results if result.lost] == ["hostile.hangs"]
     assert list((tmp_path / "homes").iterdir()) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import PurePosixPath
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -21,7 +22,7 @@ SITE = Site(PurePosixPath("python/sglang/srt/a b.py"), 7, "Sampler.forward")
 
 
 def result(
-    name: str, verdict: Verdict, *, kind: Kind = "static", site: Site | None = None, **more: str
+    name: str, verdict: Verdict, *, kind: Kind = "static", site: Site | None = None, **more: Any
 ) -> Result:
     return Result(
         id=name,

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import metadata
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
@@ -34,6 +33,14 @@ MADE_OF = ("codemods", "engine", "npu_ops", "templates")
 """What a status is made of."""
 _UNFINISHED = 3600
 """Seconds after which a file that was not finished belongs to a run that was killed."""
+
+
+class NotLasting(Exception):
+    """Hand out an answer that is not to be remembered."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
 
 
 @dataclass(slots=True)
@@ -291,25 +298,35 @@ def user_folder() -> Path:
 def fingerprint(made_of: tuple[str, ...] = MADE_OF) -> str:
     """Give a digest of all that an answer depends on beside the tree: parts of this tool."""
     digest = hashlib.sha256()
-    parts = [f"{sys.version_info[:2]} libcst {metadata.version('libcst')}".encode()]
+    parts = [f"{sys.version_info[:2]} {_installed('libcst')}".encode()]
     for name in made_of:
-        for file in _files(_folder(name)):
+        for file in _files(_folder(f"sgl_npu_patch.{name}")):
             parts += [f"{name}/{file.name}".encode(), file.read_bytes()]
     for part in parts:
         digest.update(b"%d:%b" % (len(part), part))
     return digest.hexdigest()
 
 
+def _installed(name: str) -> str:
+    """Name a distribution and its version; to ask for it takes longer than to look."""
+    found = [*_folder(name).parent.glob(f"{name}-*.dist-info")]
+    if len(found) == 1:
+        return found[0].name
+    from importlib import metadata
+
+    return metadata.version(name)
+
+
 def _folder(name: str) -> Path:
-    """Find a part of this tool without importing it, which would take longer than the rest."""
-    spec = find_spec(f"sgl_npu_patch.{name}")
+    """Find a package without importing it, which would take longer than the rest."""
+    spec = find_spec(name)
     assert spec is not None
     assert spec.submodule_search_locations is not None
     return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _files(folder: Path) -> list[Path]:
-    found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl"))]
+    found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl", ".json"))]
     return sorted(found, key=lambda file: file.name)
 
 

@@ -17,25 +17,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import IO
 
 from sgl_npu_patch.engine import git
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.git_objects import Objects, first_line
 from sgl_npu_patch.engine.stems import STEMS
 from sgl_npu_patch.engine.tree import find_package, is_source, no_package
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
-_QUESTION = 65
-"""Bytes of the longest id and its line ending."""
-_PIPE = 4096
-"""Bytes that a pipe holds at least."""
-_AHEAD = 1 << 20
-"""Bytes that git may write before they are taken, where the system lets a pipe hold that many."""
 _KEPT = 48 << 20
 """Bytes of contents to keep; one release has about 30 MB of Python."""
-_DELTAS = 48 << 20
-"""Bytes that git may keep to make contents from; by default it takes twice that."""
 _FOLDERS = 5_000
 """How many folders to keep; one release has about 300, and most commits change about five."""
 _ABOVE = ("python", "sglang")
@@ -68,10 +60,10 @@ class Repository:
 
     path: Path
     prefix: PurePosixPath
-    _objects: _Objects
+    _objects: Objects
     _folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)
-    _stems: list[bytes] = field(default_factory=list)
+    _stems: list[bytes] = field(default_factory=lambda: [*STEMS])
     _whole: dict[tuple[bytes, str], bool] = field(default_factory=dict)
     _found: dict[str, tuple[int, tuple[tuple[str, str], ...]]] = field(default_factory=dict)
     _judged: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -115,8 +107,9 @@ class Repository:
             )
         found = done.stdout.decode("ascii", "replace").strip()
         if done.returncode or not _ID.fullmatch(found):
+            why = first_line(said) or "not one commit"
             raise Refused(
-                f"{what} is no revision of this repository ({_first(said) or 'not one commit'}); "
+                f"{what} is no revision of this repository ({why}); "
                 "see `git branch --all` and `git tag`, and fetch what is missing"
             )
         return found
@@ -134,7 +127,7 @@ class Repository:
         """Run a git command that only reads."""
         done = _git(self.path, arguments, *more, given=given)
         if done.returncode:
-            said = _first(done.stderr.decode("utf-8", "replace"))
+            said = first_line(done.stderr.decode("utf-8", "replace"))
             raise Refused(f"{self.path}: git {arguments[0]} failed: {said}")
         return done
 
@@ -246,10 +239,8 @@ class Repository:
             # What was asked for last is dropped last.
             data = self._contents[blob] = self._contents.pop(blob)
             return data
-        if blob not in self._judged:
-            self._fetch_missing([blob])
-        ((_, data),) = self._objects.get([blob])
-        self._keep(blob, data)
+        for _, data in self._read([blob]):
+            self._keep(blob, data)
         return data
 
     def holding(self, needle: bytes, tree: str, name: str) -> tuple[str, ...]:
@@ -269,13 +260,11 @@ class Repository:
         )
 
     def read_ahead(self, tree: str, name: str) -> None:
-        """Read and search what is most likely asked for next of a folder.
+        """Read what any search of a folder reads.
 
         Raises:
             Refused: a link or submodule stands in the place of a file that would be searched.
         """
-        for stem in STEMS:
-            self._seek(stem)
         self._search(tree, name)
 
     def with_any(self, needles: Iterable[bytes], blobs: Iterable[str]) -> set[str]:
@@ -297,7 +286,7 @@ class Repository:
     def _seek(self, needle: bytes) -> tuple[bytes, int]:
         """Give what all contents are searched for to find a needle: part of it, with its number."""
         for place, stem in enumerate(self._stems):
-            if stem in needle:
+            if stem == needle or (stem and stem in needle):
                 return stem, place
         self._stems.append(needle)
         return needle, len(self._stems) - 1
@@ -336,11 +325,28 @@ class Repository:
                     self._judge(blob, self._contents[blob])
                 else:
                     asked.append(blob)
-        if asked:
-            self._fetch_missing(asked, tree)
-        for blob, (_, data) in zip(asked, self._objects.get(asked), strict=True):
+        for blob, data in self._read(asked, tree):
             self._judge(blob, data)
-            self._keep(blob, data)
+            if self._judged[blob][1]:
+                self._keep(blob, data)
+
+    def _read(self, blobs: Sequence[str], tree: str | None = None) -> Iterator[tuple[str, bytes]]:
+        """Read contents, and fetch those that are missing if that is possible.
+
+        Args:
+            tree: a folder that holds all of them.
+        """
+        left = iter(blobs)
+        try:
+            for blob, (_, data) in zip(blobs, self._objects.get(blobs), strict=True):
+                yield blob, data
+                next(left)
+        except Refused:
+            missing = [*left]
+            if not self._fetch_missing(missing, tree):
+                raise
+            for blob, (_, data) in zip(missing, self._objects.get(missing), strict=True):
+                yield blob, data
 
     def _list(self, tree: str, name: str) -> tuple[dict[str, str], bool]:
         """List the files below a folder, level by level, and tell whether these are all.
@@ -386,9 +392,11 @@ class Repository:
 
     def _judge(self, blob: str, data: bytes) -> None:
         known, found = self._judged.get(blob, _UNREAD)
-        for place, stem in enumerate(self._stems[known:], known):
-            found |= (stem in data) << place
-        self._judged[blob] = (len(self._stems), found)
+        stems = self._stems
+        for place in range(known, len(stems)):
+            if stems[place] in data:
+                found |= 1 << place
+        self._judged[blob] = (len(stems), found)
 
     def _keep(self, blob: str, data: bytes) -> None:
         self._contents[blob] = data
@@ -402,12 +410,15 @@ class Repository:
             assert kind == "tree", kind
             self._folders[tree] = dict(_entries(data, len(tree) // 2))
 
-    def _fetch_missing(self, blobs: Sequence[str], tree: str | None = None) -> None:
-        """Get what a partial clone lacks in one request; git itself would make one for each."""
+    def _fetch_missing(self, blobs: Sequence[str], tree: str | None) -> bool:
+        """Get what a partial clone lacks in one request; git itself would make one for each.
+
+        Returns whether anything was fetched.
+        """
         if self._promisors is None:
             self._promisors = self._addresses()
         if not self._promisors:
-            return
+            return False
         listed = _git(
             self.path,
             ["rev-list", "--objects", "--missing=print", "--no-object-names", "--end-of-options"],
@@ -421,6 +432,7 @@ class Repository:
         missing = [blob for blob in blobs if blob in lost]
         if missing:
             self._fetch(missing)
+        return bool(missing)
 
     def _addresses(self) -> list[str]:
         done = _git(self.path, ["config", "--null", "--get-regexp", _PARTIAL])
@@ -454,9 +466,10 @@ class Repository:
                 GIT_ALLOW_PROTOCOL=os.environ.get("GIT_ALLOW_PROTOCOL", _PROTOCOLS),
             )  # fmt: skip
         if done.returncode:
+            why = first_line(done.stderr.decode("utf-8", "replace"))
             raise Refused(
                 f"{self.path}: {len(blobs)} files of this partial clone are not here and cannot be "
-                f"fetched ({_first(done.stderr.decode('utf-8', 'replace'))}); fetch them with git, "
+                f"fetched ({why}); fetch them with git, "
                 "for instance by a checkout, or use a clone without --filter"
             )
 
@@ -522,7 +535,7 @@ class GitTree:
         return entry[1]
 
     def read_ahead(self) -> None:
-        """Read and search what is most likely asked for next; see `Repository.read_ahead`."""
+        """Read what any search reads; see `Repository.read_ahead`."""
         self.repository.read_ahead(self.package_id(), self.package.as_posix())
 
     def package_id(self) -> str:
@@ -557,91 +570,6 @@ class GitTree:
         return mode, found
 
 
-class _Objects:
-    """Ask one `git cat-file --batch` for objects by id; it is started when it is first needed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None
-        self._window = 0
-
-    def get(self, ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Give kind and bytes of each object, in the order asked; all must be taken.
-
-        Raises:
-            Refused: one is missing, or git fails.
-        """
-        self._running()
-        # Two such questions must fit into the pipe, or both would wait for the other to read.
-        parts = [ids[start : start + self._window] for start in range(0, len(ids), self._window)]
-        for place, part in enumerate(parts):
-            # One question ahead: git goes on while the answers to this one are looked at.
-            for question in parts[place + 1 : place + 2] if place else parts[:2]:
-                self._ask(question)
-            for name in part:
-                yield self._answer(name)
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout, self._said):
-                # What a process that is gone was not told is of no interest.
-                with suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
-            self._process.wait()
-            self._process = None
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-            self._process = subprocess.Popen(
-                [*git.COMMAND, "-c", f"core.deltaBaseCacheLimit={_DELTAS}", "cat-file", "--batch"],
-                cwd=self._path,
-                env=git.environment(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._said,
-                bufsize=_AHEAD,
-            )
-            self._window = _widened(self._process.stdin) // (2 * _QUESTION)
-            _widened(self._process.stdout)
-        return self._process
-
-    def _ask(self, names: Sequence[str]) -> None:
-        to = self._running().stdin
-        assert to
-        try:
-            to.write("".join(f"{name}\n" for name in names).encode())
-            to.flush()
-        except OSError:
-            raise self._failed(names[0]) from None
-
-    def _answer(self, name: str) -> tuple[str, bytes]:
-        answers = self._running().stdout
-        assert answers
-        head = answers.readline().split()
-        if len(head) != 3:
-            raise self._failed(name)
-        size = int(head[2])
-        data = answers.read(size)
-        if len(data) != size or answers.read(1) != b"\n":
-            raise self._failed(name)
-        return head[1].decode("ascii"), data
-
-    def _failed(self, name: str) -> Refused:
-        assert self._said
-        # The next question starts anew, so that no answer that is left over is taken for its own.
-        self._running().kill()
-        self._said.seek(0)
-        said = _first(self._said.read().decode("utf-8", "replace"))
-        self.close()
-        return Refused(
-            f"{self._path}: object {name} cannot be read ({said or 'it is missing'}): the "
-            "repository is damaged, or a partial clone that lacks folders or knows no origin"
-        )
-
-
 def open_repository(path: Path) -> Repository:
     """Open the repository that a path is, or stands in, for reading.
 
@@ -653,38 +581,35 @@ def open_repository(path: Path) -> Repository:
         raise Refused(f"{path}: {what}; --rev needs a git repository")
     done = _git(path, ["rev-parse", "--show-prefix"])
     if done.returncode:
-        said = _first(done.stderr.decode("utf-8", "replace"))
+        said = first_line(done.stderr.decode("utf-8", "replace"))
         raise Refused(f"{path}: --rev needs a git repository: {said}")
     prefix = PurePosixPath(os.fsdecode(done.stdout.removesuffix(b"\n")))
-    return Repository(path, prefix, _Objects(path))
+    return Repository(path, prefix, Objects(path))
 
 
 def _git(
     path: Path, arguments: Sequence[str], *more: str, given: bytes = b"", **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
+    command = [*git.COMMAND, *arguments, *more]
     try:
-        return subprocess.run(
-            [*git.COMMAND, *arguments, *more],
-            cwd=path,
-            env={**git.environment(), **variables},
-            input=given,
-            capture_output=True,
-            check=False,
-        )
+        # Through files: git writes a pipe line by line where it reads lines.
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as answers:
+            asked.write(given)
+            asked.seek(0)
+            done = subprocess.run(
+                command,
+                cwd=path,
+                env={**git.environment(), **variables},
+                stdin=asked,
+                stdout=answers,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+            answers.seek(0)
+            said = answers.read()
+            return subprocess.CompletedProcess(command, done.returncode, said, done.stderr)
     except OSError as error:
         raise Refused(f"{path}: git cannot be run: {error.strerror}; install git") from error
-
-
-def _widened(pipe: IO[bytes] | None) -> int:
-    """Let a pipe hold more where the system can, and tell how many bytes it holds."""
-    assert pipe
-    with suppress(ImportError, AttributeError, OSError):
-        import fcntl
-
-        with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _AHEAD)
-        return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
-    return _PIPE
 
 
 def _lay_out(folder: Path, address: str, *, sha256: bool) -> None:
@@ -726,7 +651,3 @@ def _check(label: str, name: str, mode: int) -> None:
             f"{label}: {name} is a {kinds[mode]} in this revision, which is not followed; "
             "check the revision out and give that folder"
         )
-
-
-def _first(said: str) -> str:
-    return next((line for line in said.splitlines() if not line.startswith("hint:")), "")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.engine import git
-from sgl_npu_patch.engine.errors import UsageError
+from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree, open_directory
 
 ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -26,7 +27,7 @@ def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
         from sgl_npu_patch.engine.git_tree import open_repository
 
         if archive:
-            raise UsageError(f"--rev goes with a git repository, and {path} is an archive")
+            raise UsageError(f"only a git repository has revisions, and {path} is an archive")
         with open_repository(path) as repository:
             yield repository.open(revision)
     elif archive:
@@ -35,6 +36,37 @@ def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
         yield open_archive(path)
     else:
         yield open_directory(path)
+
+
+@contextmanager
+def as_folder(tree: SourceTree) -> Iterator[Path]:
+    """Give the root of a tree as a folder, which is all that Python imports from.
+
+    What stands in no folder of its own has its package's Python files written to a throw-away one.
+
+    Raises:
+        Refused: a file cannot be read, or has no place below the root.
+    """
+    if isinstance(tree, DirectoryTree):
+        yield tree.root.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
+        root = Path(scratch).resolve()
+        # Where the tree is the package itself, it is still found by its name.
+        root = root if tree.package.parts else root / "sglang"
+        for path in tree.containing(b""):
+            # A tree object of git may hold any name.
+            if path.is_absolute() or ".." in path.parts:
+                raise Refused(f"{tree.label}: {path} leads out of the tree; nothing is executed")
+            try:
+                target = root / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(tree.read(path) or b"")
+            except OSError as error:
+                raise Refused(
+                    f"{path}: cannot be written to a throw-away folder: {error.strerror}"
+                ) from error
+        yield root
 
 
 def is_archive(path: Path) -> bool:

@@ -60,9 +60,10 @@ class Cache:
 
     def for_another_tree(self) -> Cache:
         """Give what holds of a content wherever it stands; it is shared, not copied."""
+        pieces = self.pieces or {}
         if len(self.sources) > _CONTENTS:
             return Cache(pieces={})
-        return Cache(self.sources, self.modules, self.uses, spans=self.spans, pieces=self.pieces)
+        return Cache(self.sources, self.modules, self.uses, spans=self.spans, pieces=pieces)
 
     def uses_of(self, name: str, text: str) -> list[Use]:
         """Collect the uses of a name in a file's text."""

@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.engine.git_tree import open_repository
-from sgl_npu_patch.matrix import baseline as known
 from sgl_npu_patch.matrix import selection
 from sgl_npu_patch.matrix.judge import BUG, Checks, Judge, Options
 from sgl_npu_patch.matrix.run import judge_trees, processors
 from sgl_npu_patch.matrix.selection import Wanted
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.matrix.baseline import Known
 
 FORMATS = ("text", "json", "junit", "sarif", "markdown", "github", "html")
 
@@ -63,16 +64,21 @@ def matrix(
         raise UsageError("--write-baseline needs --baseline FILE, which says where to")
     # Stdout last: a report that cannot be written leaves nothing there.
     to_write = [*map(_report, reports), Report(output, None)]
-    before = known.read(baseline) if baseline is not None and not write_baseline else None
-    wanted = _select(asked)
+    before = None
+    if baseline is not None:
+        from sgl_npu_patch.matrix import baseline as known
+
+        before = None if write_baseline else known.read(baseline)
     with_diff = any(report.format == "html" for report in to_write)
-    with _progress(len(wanted)) as progress:
-        options = Options(checks=checks, diff=with_diff, cache=cache)
-        document = judge_trees(wanted, options, jobs or processors(), progress)
-        if before is not None:
-            document |= {"baseline": str(baseline), "changes": known.compare(before, document)}
-            if asked.repository:
-                _blame(options, asked.repository, before, document)
+    with Judge(Options(checks=checks, diff=with_diff, cache=cache)) as judge:
+        wanted = _select(asked, judge)
+        with _progress(len(wanted)) as progress:
+            document = judge_trees(judge, wanted, jobs or processors(), progress)
+            if before is not None:
+                changes = known.compare(before, document)
+                document |= {"baseline": str(baseline), "changes": changes}
+                if asked.repository:
+                    _blame(judge, asked.repository, before, document)
     if write_baseline and baseline is not None:
         known.write(baseline, document["results"])
     for report in to_write:
@@ -80,9 +86,8 @@ def matrix(
     return _exit_code(document, compared=before is not None, written=write_baseline)
 
 
-def _blame(
-    options: Options, place: str, before: Mapping[str, known.Known], document: dict[str, Any]
-) -> None:
+def _blame(judge: Judge, place: str, before: Mapping[str, Known], document: dict[str, Any]) -> None:
+    from sgl_npu_patch.matrix.baseline import facts_of
     from sgl_npu_patch.matrix.bisect import blame
 
     results = {result["name"]: result for result in document["results"]}
@@ -90,13 +95,13 @@ def _blame(
         (seam, fact, revision)
         for facts, revision in (
             *((each.facts, each.revision) for each in before.values()),
-            *((known.facts_of(each), each["tree"]["revision"]) for each in results.values()),
+            *((facts_of(each), each["tree"]["revision"]) for each in results.values()),
         )
         if revision
         for seam, fact in facts.items()
     ]
-    with Judge(Options(cache=options.cache)) as judge:
-        blame(judge, place, document["changes"], good)
+    with Judge(Options(cache=judge.options.cache)) as other:
+        blame(other, place, document["changes"], good)
 
 
 def _report(given: str) -> Report:
@@ -108,7 +113,7 @@ def _report(given: str) -> Report:
     return Report(name, Path(path))
 
 
-def _select(asked: Asked) -> tuple[Wanted, ...]:
+def _select(asked: Asked, judge: Judge) -> tuple[Wanted, ...]:
     if not asked.kinds:
         raise UsageError("nothing is asked for: give --revs, --releases or --trees")
     if asked.repository is not None and "revs" not in asked.kinds:
@@ -119,7 +124,7 @@ def _select(asked: Asked) -> tuple[Wanted, ...]:
     wanted: list[Wanted] = []
     for kind in asked.kinds:
         if kind == "revs":
-            wanted += _revisions(asked)
+            wanted += _revisions(asked, judge)
         elif kind == "releases":
             from sgl_npu_patch.matrix.releases import select_releases
 
@@ -129,17 +134,18 @@ def _select(asked: Asked) -> tuple[Wanted, ...]:
     return selection.once(wanted)
 
 
-def _revisions(asked: Asked) -> list[Wanted]:
+def _revisions(asked: Asked, judge: Judge) -> list[Wanted]:
     if not asked.repository:
         raise UsageError("--revs needs a git repository: sgl-npu-patch matrix REPO --revs 'v*'")
-    with open_repository(Path(asked.repository)) as repository:
-        paths: Sequence[str] = ()
-        if asked.touching:
-            paths = selection.files_read(repository, selection.ends_of(asked.revs))
-        found = selection.select_revisions(
+    repository = judge.repository(asked.repository)
+    paths: Sequence[str] = ()
+    if asked.touching:
+        paths = selection.files_read(repository, selection.ends_of(asked.revs))
+    return list(
+        selection.select_revisions(
             repository, asked.revs, first_parent=asked.first_parent, paths=paths
         )
-        return list(found)
+    )
 
 
 def _write(report: Report, document: dict[str, Any]) -> None:

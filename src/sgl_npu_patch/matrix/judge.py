@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,6 +17,7 @@ from sgl_npu_patch.engine.cache import (
     MADE_OF,
     Answer,
     Memory,
+    NotLasting,
     Questions,
     Store,
     Traced,
@@ -29,6 +31,8 @@ from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
 
 Checks = Literal["", "static", "verify"]
+_SWITCH = 0.0005
+"""Seconds after which a thread that loads modules lets another one go on."""
 ANSWERS, _RELEASES = "answers", "releases"
 BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
 _CHECKED_BY = (*MADE_OF, "verify", "verify.static", "verify.behaviour", "simulator")
@@ -80,17 +84,26 @@ class Judge:
         """Find out about one tree."""
         try:
             with self._opened(wanted) as tree:
-                if isinstance(tree, GitTree):
-                    tree.read_ahead()
                 memory = self._memory(tree)
-                if memory:
-                    return self._finish(wanted, tree, memory.answer(tree, self._compute(tree)))
-                traced = Traced(tree, tree.package)
-                data = self._compute(tree)(traced)
-                asked = None if self.options.checks == "verify" else Questions.of(traced)
-                return self._finish(wanted, tree, Answer(data, asked))
+                answer = memory.known(tree) if memory else None
+                return self._finish(wanted, tree, answer or self._find_out(tree, memory))
         except Refused as error:
             return Judged(failed(wanted, str(error)))
+
+    def _find_out(self, tree: SourceTree, memory: Memory | None) -> Answer:
+        if isinstance(tree, GitTree):
+            tree.read_ahead()
+        compute = self._compute(tree)
+        try:
+            if memory:
+                return memory.answer(tree, compute)
+            traced = Traced(tree, tree.package)
+            data = compute(traced)
+        except NotLasting as found:
+            return Answer(found.data, None)
+        # What executes a tree may look at any file of it.
+        whole = self.options.checks == "verify"
+        return Answer(data, None if whole else Questions.of(traced))
 
     def prepare(self, wanted: Sequence[Wanted]) -> None:
         """Look the revisions among some trees up at once, before each is looked at."""
@@ -166,7 +179,8 @@ class Judge:
         if not self.options.cache or (whole and not isinstance(tree, GitTree)):
             return None
         prefix = str(prefix_of(tree)) if self.options.diff else ""
-        question = json.dumps([self.options.checks, self.options.diff, prefix])
+        executed_by = _torch() if whole else ""
+        question = json.dumps([self.options.checks, self.options.diff, prefix, executed_by])
         if question not in self._memories:
             made_of = _CHECKED_BY if self.options.checks else MADE_OF
             store = Store(user_folder() / ANSWERS)
@@ -200,23 +214,26 @@ class Compute:
         """Give it as JSON.
 
         Raises:
+            NotLasting: it may be another the next time.
             Refused: the tree cannot be read.
         """
         try:
-            return json.dumps(self._found(tree)).encode()
+            found, lasting = self._found(tree)
         except (TooOld, Unparsable) as error:
             reason = error.reason if isinstance(error, TooOld) else str(error)
-            return json.dumps({"error": {"message": reason}}).encode()
+            found, lasting = {"error": {"message": reason}}, True
+        data = json.dumps(found).encode()
+        if not lasting:
+            raise NotLasting(data)
+        return data
 
-    def _found(self, tree: SourceTree) -> dict[str, Any]:
+    def _found(self, tree: SourceTree) -> tuple[dict[str, Any], bool]:
         from sgl_npu_patch.codemods import DETERMINISTIC
         from sgl_npu_patch.engine.overlay import Cache, Overlay
         from sgl_npu_patch.engine.plan import make_plan
         from sgl_npu_patch.reports.document import plan_document
 
-        self.derived[:] = [
-            (self.derived[0] if self.derived else Cache(pieces={})).for_another_tree()
-        ]
+        self.derived[:] = [self.derived[0].for_another_tree() if self.derived else Cache()]
         plan = make_plan(Overlay(tree, self.derived[0]), DETERMINISTIC)
         found = plan_document(plan)
         if self.options.diff:
@@ -224,27 +241,43 @@ class Compute:
 
             diff = render_diff(plan.changes, prefix_of(self.opened))
             found["diff"] = diff.decode("utf-8", "replace")
-        if self.options.checks:
-            from sgl_npu_patch.matrix.patched import patched
-
-            found["checks"] = [] if plan.conflicts else self._check(patched(tree, plan.changes))
-        return found
-
-    def _check(self, tree: Any) -> list[dict[str, Any]]:
-        from sgl_npu_patch.matrix.patched import write_out
+        if not self.options.checks:
+            return found, True
+        found["checks"] = []
+        if plan.conflicts:
+            return found, True
+        from sgl_npu_patch.matrix.patched import patched
         from sgl_npu_patch.reports.checks import check_documents
         from sgl_npu_patch.verify.run import verify
 
-        if self.options.checks == "static":
-            return check_documents(verify(tree, static_only=True).results)
-        with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
-            write_out(tree, Path(scratch))
-            return check_documents(verify(open_directory(Path(scratch))).results)
+        static_only = self.options.checks == "static"
+        verified = verify(patched(tree, plan.changes), static_only=static_only)
+        found["checks"] = check_documents(verified.results)
+        return found, verified.lasting
+
+
+def _torch() -> str:
+    """Give the version of what executes a tree; if there is none, nothing is executed."""
+    from importlib import metadata
+
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("torch")
+    return ""
 
 
 def load_ahead() -> None:
     """Load what judges while git reads: neither waits for the other."""
-    Thread(target=import_module, args=["sgl_npu_patch.codemods"]).start()
+    Thread(target=_load).start()
+
+
+def _load() -> None:
+    usual = sys.getswitchinterval()
+    # What git has read is to be taken from it at once, so that it goes on.
+    sys.setswitchinterval(_SWITCH)
+    try:
+        import_module("sgl_npu_patch.codemods")
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def failed(wanted: Wanted, message: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Neighbours:
     def __init__(self, repository: Repository, pairs: Sequence[tuple[str, str]]) -> None:
         self._repository = repository
         self._changes = repository.changes(pairs)
+        self._last: tuple[object, set[str]] = (None, set())
         self._mentioning: dict[tuple[str, ...], set[str]] = {}
 
     def alike(
@@ -37,14 +38,12 @@ class Neighbours:
             search: look into the Python files that differ; without it these are a doubt.
         """
         above = "" if package == PurePosixPath() else f"{package}/"
-        looked_at = {f"{above}{name}" for name in VERSION_FILES}
-        looked_at |= {str(path) for path in asked.blobs} if asked else set()
         for path, change in self._below_prefix(commit):
             modes = change.before[0], change.after[0]
             if not path.startswith(above):
                 if modes[0] != modes[1] and path.split("/", 1)[0] in _LEADING:
                     return False
-            elif asked is None or path in looked_at or modes[1] not in _REGULAR:
+            elif asked is None or path in self._compared(above, asked) or modes[1] not in _REGULAR:
                 # What is gone may have been the last file of a folder that was looked for.
                 return False
             elif modes[0] not in (0, *_REGULAR):
@@ -56,6 +55,13 @@ class Neighbours:
                 if change.before[1] in mentioning or change.after[1] in mentioning:
                     return False
         return True
+
+    def _compared(self, above: str, asked: Questions) -> set[str]:
+        """List the files whose content matters."""
+        if self._last[0] != (above, asked.blobs):
+            names = {f"{above}{name}" for name in VERSION_FILES}
+            self._last = ((above, asked.blobs), names | {str(path) for path in asked.blobs})
+        return self._last[1]
 
     def _below_prefix(self, commit: str) -> Iterator[tuple[str, Change]]:
         prefix = self._repository.prefix

@@ -1,10 +1,10 @@
-"""Look at a tree as it would be once it is patched, in memory or written out elsewhere."""
+"""Look at a tree as it would be once it is patched, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.overlay import ChangeSet
 from sgl_npu_patch.engine.tree import SourceTree
@@ -43,15 +43,3 @@ def patched(tree: SourceTree, changes: ChangeSet) -> Patched:
     """Give a tree with a change set in it."""
     written = {change.path: change.after for change in changes.changes}
     return Patched(tree, tree.label, tree.package, tree.revision, written)
-
-
-def write_out(tree: Patched, folder: Path) -> None:
-    """Write the package's Python files below a folder, at the paths that they have in the tree.
-
-    Raises:
-        Refused: a file cannot be read.
-    """
-    for path in tree.containing(b""):
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(tree.read(path) or b"")

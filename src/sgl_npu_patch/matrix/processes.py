@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import signal
 import sys
 import traceback
@@ -11,12 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine.errors import Interrupted
 from sgl_npu_patch.matrix.judge import BUG, Judge, Judged, Options, failed, load_ahead
 from sgl_npu_patch.matrix.selection import Wanted
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 _SECONDS = 10
 """How long a process may take to end when it is told to."""
@@ -36,6 +38,8 @@ def judge_all(judge: Judge, wanted: Sequence[Wanted], jobs: int, done: Done) -> 
         for place, each in enumerate(wanted):
             done(place, _judged(judge, each))
         return
+    from multiprocessing.connection import wait
+
     shares = [deque(share) for share in _shares(len(wanted), min(jobs, len(wanted)))]
     workers = [_Worker(judge.options, share) for share in shares]
     try:
@@ -83,6 +87,8 @@ class _Worker:
         if self.given is None:
             return
         if self._process is None:
+            import multiprocessing
+
             # Not forked: nothing of ours that is open or half done is to be in it.
             context = multiprocessing.get_context("spawn")
             self.pipe, other = context.Pipe()

@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl_npu_patch.engine.cache import Store, user_folder
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.matrix.judge import ANSWERS, Judge, Judged, Options, load_ahead
+from sgl_npu_patch.matrix.judge import ANSWERS, Judge, Judged, load_ahead
 from sgl_npu_patch.matrix.neighbours import Neighbours
 from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import header
@@ -28,20 +28,19 @@ def processors() -> int:
 
 
 def judge_trees(
-    wanted: Sequence[Wanted], options: Options, jobs: int, progress: Progress
+    judge: Judge, wanted: Sequence[Wanted], jobs: int, progress: Progress
 ) -> dict[str, Any]:
     """Give the document of a run: one result a tree, in the order asked.
 
     Args:
         progress: is told how many trees are done.
     """
-    with Judge(options) as judge:
-        run = _Run(judge, wanted, jobs, progress)
-        places: Sequence[int] = range(len(wanted))
-        while places:
-            places = run.go_on(places)
-        if options.cache:
-            Store(user_folder() / ANSWERS).trim()
+    run = _Run(judge, wanted, jobs, progress)
+    places: Sequence[int] = range(len(wanted))
+    while places:
+        places = run.go_on(places)
+    if judge.options.cache:
+        Store(user_folder() / ANSWERS).trim()
     found = [run.found[place].document for place in range(len(wanted))]
     return header() | {"results": found, "changes": []}
 
@@ -57,6 +56,7 @@ class _Run:
     found: dict[int, Judged] = field(default_factory=dict)
     _before: dict[int, int] = field(default_factory=dict)
     _neighbours: dict[str, Neighbours] = field(default_factory=dict)
+    _packages: dict[str, int] = field(default_factory=dict)
     _prepared: int = 0
 
     def __post_init__(self) -> None:
@@ -92,12 +92,16 @@ class _Run:
 
     def _take_over(self, place: int, before: Judged) -> bool:
         """Give a commit what holds of the one before it, or what another run found out."""
-        known = before if self._alike(place, before, search=False) else None
-        if known is None and before.kept:
-            if place >= self._prepared:
-                self._prepared = place + _AT_ONCE
-                self.judge.prepare(self.wanted[place : self._prepared])
-            known, _ = self.judge.known(self.wanted[place])
+        known = None
+        if before.kept:
+            # To look up what is kept costs less than to look into files.
+            if self._alike(place, before, search=False):
+                known = before
+            else:
+                if place >= self._prepared:
+                    self._prepared = place + _AT_ONCE
+                    self.judge.prepare(self.wanted[place : self._prepared])
+                known, _ = self.judge.known(self.wanted[place])
         if known is None and self._alike(place, before):
             known = before
         if known is None:
@@ -113,7 +117,8 @@ class _Run:
         return compared.alike(each.revision, other.package, other.asked, search=search)
 
     def _judge(self, places: Sequence[int]) -> None:
-        same: dict[str, list[int]] = {}
+        firsts: list[int] = []
+        others: dict[int, int] = {}
         for start in range(0, len(places), _AT_ONCE):
             now = places[start : start + _AT_ONCE]
             self.judge.prepare([self.wanted[place] for place in now])
@@ -121,21 +126,25 @@ class _Run:
                 known, package = self.judge.known(self.wanted[place])
                 if known is not None:
                     self.found[place] = known
-                else:
+                elif package in self._packages:
                     # Revisions with the same package differ in their names only.
-                    same.setdefault(package or f"{place}", []).append(place)
-        if not same:
-            return
-        firsts = [first for first, *_ in same.values()]
+                    others[place] = self._packages[package]
+                else:
+                    firsts.append(place)
+                    if package:
+                        self._packages[package] = place
+        if firsts:
+            self._judge_each(firsts)
+        for place, first in others.items():
+            self.found[place] = self.judge.alike(self.wanted[place], self.found[first])
+
+    def _judge_each(self, places: Sequence[int]) -> None:
         self.progress(len(self.found))
         load_ahead()
         from sgl_npu_patch.matrix.processes import judge_all
 
         def done(number: int, judged: Judged) -> None:
-            self.found[firsts[number]] = judged
+            self.found[places[number]] = judged
             self.progress(len(self.found))
 
-        judge_all(self.judge, [self.wanted[place] for place in firsts], self.jobs, done)
-        for first, *others in same.values():
-            for place in others:
-                self.found[place] = self.judge.alike(self.wanted[place], self.found[first])
+        judge_all(self.judge, [self.wanted[place] for place in places], self.jobs, done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,6 +90,8 @@ def _resolve(repository: Repository, revision: str) -> str:
 def _near(pattern: str, refs: dict[str, str]) -> str:
     if not refs:
         return "; the repository has no tags and no branches"
+    import difflib
+
     near = difflib.get_close_matches(pattern, refs, n=_SHOWN, cutoff=0.3) or list(refs)[:_SHOWN]
     return f"; of {len(refs)} names, near are: {', '.join(near)}"
 

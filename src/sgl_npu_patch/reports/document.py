@@ -55,18 +55,16 @@ def render_json(content: object) -> str:
 
 def render_rows(content: Mapping[str, Any]) -> str:
     """Print a document like `render_json`, each element of a list that it holds on one line."""
-    lists: dict[int, str] = {}
-
-    def shown(value: Any) -> str:
-        # Most trees share what was found out about one of them.
-        if not isinstance(value, list):
-            return json.dumps(value)
-        if id(value) not in lists:
-            lists[id(value)] = json.dumps(value)
-        return lists[id(value)]
+    # What takes long to print is the same for most trees.
+    printed: dict[tuple[int, ...], str] = {}
 
     def row(each: Mapping[str, Any]) -> str:
-        return ", ".join(f"{json.dumps(key)}: {shown(value)}" for key, value in each.items())
+        lists = {key: value for key, value in each.items() if isinstance(value, list)}
+        shared = tuple(map(id, lists.values()))
+        if shared not in printed:
+            printed[shared] = json.dumps(lists)[1:-1]
+        own = json.dumps({key: value for key, value in each.items() if key not in lists})[1:-1]
+        return ", ".join(filter(None, (own, printed[shared])))
 
     parts = []
     for key, value in content.items():

@@ -121,9 +121,11 @@ class Matrix:
 
 def read_matrix(document: Document) -> Matrix:
     """Read the whole document."""
+    # Most commits of a range share what was found out about one of them.
+    read: dict[int, tuple[Outcome, ...]] = {}
     return Matrix(
         document["tool"]["version"],
-        tuple(_tree(each) for each in document["results"]),
+        tuple(_tree(each, read) for each in document["results"]),
         document.get("baseline") or "",
         tuple(_change(each) for each in document.get("changes", ())),
     )
@@ -223,14 +225,17 @@ def _trees(count: int) -> str:
     return "1 tree" if count == 1 else f"{count} trees"
 
 
-def _tree(document: Document) -> Tree:
+def _tree(document: Document, read: dict[int, tuple[Outcome, ...]]) -> Tree:
     tree = document.get("tree") or {}
+    outcomes = document.get("outcomes", ())
+    if id(outcomes) not in read:
+        read[id(outcomes)] = tuple(_outcome(each) for each in outcomes)
     return Tree(
         name=visible(document["name"]),
         version=tree.get("version") or "",
         revision=tree.get("revision") or "",
         error=(document.get("error") or {}).get("message", ""),
-        outcomes=tuple(_outcome(each) for each in document.get("outcomes", ())),
+        outcomes=read[id(outcomes)],
         results=tuple(_result(each) for each in document.get("checks", ())),
         diff=document.get("diff", ""),
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
+from itertools import groupby
 from typing import IO, TYPE_CHECKING
 
 from sgl_npu_patch.reports.matrix_document import (
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _GAP = 2
 _MARK = "*"
 _CHECKS = "checks"
+_FEW = 3
+"""Commits that stay on rows of their own beside the first."""
 _FOLDED = 10
 """Columns of a heading that stays on one line: the longest status has as many."""
 
@@ -58,28 +61,45 @@ def _print_tables(matrix: Matrix, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    left = max(len(name) for name in ("tree", *(tree.name for tree in matrix.trees)))
+    rows = list(_rows(matrix))
+    left = max(len(name) for name in ("tree", *(name for name, _ in rows)))
     marked = False
-    for part in _parts(matrix, console.width - left):
+    for part in _parts(matrix, rows, console.width - left):
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
         for title in ("tree", *map(_heading, part)):
             table.add_column(title, overflow="fold", vertical="bottom", no_wrap=True)
-        for tree in matrix.trees:
+        for name, tree in rows:
             cells = [Text(_word(tree, column), style=_style(tree, column)) for column in part]
             marked = marked or any(cell.plain.endswith(_MARK) for cell in cells)
-            table.add_row(Text(tree.name), *cells)
+            table.add_row(Text(name), *cells)
         console.print()
         console.print(table)
     if marked:
         console.print(Text(f"\n{_MARK} outdated, or with gaps"))
 
 
-def _parts(matrix: Matrix, width: int) -> Iterator[list[str]]:
+def _rows(matrix: Matrix) -> Iterator[tuple[str, Tree]]:
+    """Pair each tree with its name; neighbours in a range that are alike are one row."""
+    for _, alike in groupby(matrix.trees, _alike):
+        first, *others = alike
+        if len(others) < _FEW:
+            yield from ((tree.name, tree) for tree in (first, *others))
+        else:
+            yield f"{first.name} to {others[-1].name}, {len(others) + 1} commits", first
+
+
+def _alike(tree: Tree) -> tuple[object, ...]:
+    """Give what the rows of two commits of a range have in common if they say the same."""
+    commit = tree.revision.startswith(tree.name)
+    return ("" if commit else tree.name, tree.error, tree.outcomes, tree.results)
+
+
+def _parts(matrix: Matrix, rows: Sequence[tuple[str, Tree]], width: int) -> Iterator[list[str]]:
     """Divide the columns among tables of at most this width, one column at least."""
     part: list[str] = []
     taken = 0
     for column in (*matrix.seams, *([_CHECKS] if matrix.verified else ())):
-        words = [*_heading(column).splitlines(), *(_word(tree, column) for tree in matrix.trees)]
+        words = [*_heading(column).splitlines(), *(_word(tree, column) for _, tree in rows)]
         needed = _GAP + max(map(len, words))
         if part and taken + needed > width:
             yield part

@@ -167,7 +167,7 @@ def _results(group: str, events: list[dict[str, Any]], ended: str, errors: str) 
     for about in declared:
         running = about["id"] == begun
         message = f"{ended} {last[0]}".strip() if running else f"not reached: {ended}"
-        lost = {"verdict": "fail", "message": message, "code": errors[-2000:]}
+        lost = {"verdict": "fail", "message": message, "code": errors[-2000:], "lost": True}
         yield _result(group, about, verdicts.get(about["id"], lost))
 
 

@@ -25,6 +25,7 @@ class Result:
         code: the shortest code that shows the failure.
         action: what to do about it.
         gap: the gap of native releases that a failure is, by the name that `status` gives it.
+        lost: the process that ran it ended too early, which may be the machine's doing.
     """
 
     id: str
@@ -39,3 +40,4 @@ class Result:
     code: str = ""
     action: str = ""
     gap: str = ""
+    lost: bool = False

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
+from sgl_npu_patch.engine.open_tree import as_folder
 from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree
+from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.verify import static
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import Judged, judge
@@ -36,6 +38,11 @@ class Verified:
     def failed(self) -> bool:
         """Tell whether any check failed."""
         return any(result.verdict == "fail" for result in self.results)
+
+    @property
+    def lasting(self) -> bool:
+        """Tell whether the same is found whenever the tree is checked."""
+        return not any(result.lost for result in self.results)
 
 
 def verify(
@@ -86,34 +93,45 @@ def verify(
         found: list[Result] = contracts.check(tree, torch_npu)
         results += (r for r in found if not only or {r.id, r.seam} & set(only))
     if behaves:
-        from sgl_npu_patch.verify import isolation
-        from sgl_npu_patch.verify.behaviour import GROUPS
-
         tell("behaviour on a simulated NPU")
-        groups = [group for group in GROUPS if layers or group != LAYERS]
-        request = _request(tree, judged, base, only)
-        results += (_located(r, judged) for r in isolation.run(groups, request))
+        results += _behaviour(tree, judged, base, layers=layers, only=only)
     _check_only(only, results)
     return Verified(judged.plan, tuple(results))
 
 
-def _request(
-    tree: SourceTree, judged: Judged, base: SourceTree | None, only: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "package": _absolute(tree),
-        "base": _absolute(base) if base is not None else None,
-        "left_out": dict(judged.left_out),
-        "native": judged.native,
-        "torch_npu": SIMULATED,
-        "only": list(only),
-    }
+def _behaviour(
+    tree: SourceTree,
+    judged: Judged,
+    base: SourceTree | None,
+    *,
+    layers: bool,
+    only: Sequence[str],
+) -> list[Result]:
+    from sgl_npu_patch.verify import isolation
+    from sgl_npu_patch.verify.behaviour import GROUPS
+
+    groups = [group for group in GROUPS if layers or group != LAYERS]
+    original = as_folder(base) if base is not None else nullcontext()
+    with as_folder(tree) as root, original as base_root:
+        request = {
+            "package": str(root / tree.package),
+            "base": str(base_root / base.package) if base is not None and base_root else None,
+            "left_out": dict(judged.left_out),
+            "native": judged.native,
+            "torch_npu": SIMULATED,
+            "only": list(only),
+        }
+        found = isolation.run(groups, request)
+    roots = [each for each in (root, base_root) if each is not None]
+    return [_located(_relative(result, roots), judged) for result in found]
 
 
-def _absolute(tree: SourceTree) -> str:
-    # Python imports from folders only.
-    assert isinstance(tree, DirectoryTree)
-    return str(Path(tree.root, tree.package).resolve())
+def _relative(result: Result, roots: Iterable[Path]) -> Result:
+    """Name files as the tree does: where it was executed is of no use to who reads it."""
+    texts = {name: getattr(result, name) for name in ("message", "expected", "found", "code")}
+    for root in sorted(map(str, roots), key=len, reverse=True):
+        texts = {name: text.replace(f"{root}{os.sep}", "") for name, text in texts.items()}
+    return replace(result, **texts)
 
 
 def _located(result: Result, judged: Judged) -> Result:
