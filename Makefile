@@ -56,6 +56,7 @@ refresh: $(VENV)/test.stamp
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.bench_apply
 	$(BIN)/python -m benchmarks.bench_matrix
+	$(BIN)/python -m benchmarks.bench_cost
 
 clean:
 	rm -rf build $(VENV)

@@ -32,6 +32,7 @@ COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch", "verify", "ma
 PAGES = (
     "acceptance",
     "ci",
+    "cost",
     "faults",
     "limits",
     "native-defects",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -38,3 +40,10 @@ def test_the_output_shown_is_printed_by_the_program(page: Path) -> None:
 def test_at_least_one_page_shows_output() -> None:
     pages = GENERATOR.pages()
     assert any("<!-- run -->" in page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_the_cost_shown_is_counted_by_the_benchmark() -> None:
+    command = [sys.executable, "-m", "benchmarks.bench_cost"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    assert f"```text\n{done.stdout}```\n" in page

@@ -264,6 +264,7 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
     if operator.name() == "aten::_copy_from":
         source, target = args[:2]
         _host(target).copy_(_host(source))
+        tell(operator.name(), args, kwargs, target)
         return target
     given = [
         (t, _host(t)) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
