@@ -53,7 +53,7 @@ def tensor(*shape: int) -> torch.Tensor:
 
 def calls() -> dict[str, Callable[[], object]]:
     """Give one call of each kind that SGLang's layers make."""
-    import torch_npu as library  # type: ignore[import-not-found]
+    import torch_npu as library
 
     x, wide = tensor(TOKENS, HIDDEN), tensor(WIDE, HIDDEN)
     bias, scale, logits = tensor(WIDE), tensor(HIDDEN), tensor(TOKENS, VOCABULARY)
@@ -77,7 +77,7 @@ def operators() -> None:
     from sgl_npu_patch.npu_ops import npu_ops
 
     off = {name: counted(call) for name, call in calls().items()}
-    library = npu_ops.enable()
+    library: Any = npu_ops.enable()
     on = {name: counted(call) for name, call in calls().items()}
     library._destroy()
     npu_ops.disable()
