@@ -319,6 +319,15 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    receipt: Annotated[
+        str | None,
+        typer.Option(
+            "--receipt",
+            metavar="FILE",
+            help="Show what `kit` has measured on a device, and fail where that differs.",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -335,6 +344,11 @@ def verify(
     """Prove a patched tree: by its text, and by executing it on a simulated NPU."""
     from sgl_npu_patch.verify.run import verify as run_checks
 
+    measured = None
+    if receipt is not None:
+        from sgl_npu_patch.kit.receipt import read
+
+        measured = read(_path(receipt, "FILE"))
     if static and layers:
         raise UsageError("--layers executes the tree, which --static forbids: choose one")
     with ExitStack() as trees:
@@ -351,6 +365,7 @@ def verify(
             static_only=static,
             layers=layers,
             torch_npu=torch_npu,
+            receipt=measured,
             only=only or (),
             tell=_tell,
         )
@@ -539,6 +554,68 @@ def bisect(
         _warn(remark)
     with _reader_may_leave():
         sys.stdout.write(text)
+
+
+@app.command()
+def doctor(
+    path: Annotated[
+        str | None,
+        typer.Argument(metavar="[PATH]", help="A tree, as `status` takes it, to judge too."),
+    ] = None,
+    execute: Annotated[
+        bool,
+        typer.Option("--execute", help="Import the tree's own batch-invariant mode, and enter it."),
+    ] = False,
+    python: Annotated[
+        str,
+        typer.Option(
+            "--python",
+            metavar="FILE",
+            help="The Python that is to run SGLang; by default the one that runs this.",
+            show_default=False,
+        ),
+    ] = sys.executable,
+    output: Output = Format.text,
+) -> None:
+    """Tell whether this machine can run the result: torch, CANN, operators, environment."""
+    from sgl_npu_patch.kit.doctor import examine
+    from sgl_npu_patch.reports import doctor as report
+
+    if execute and path is None:
+        raise UsageError("--execute imports the code of a tree: give its PATH")
+    with ExitStack() as trees:
+        tree = None
+        if path is not None:
+            tree = trees.enter_context(_opened(_path(path, "PATH"), None))
+            for warning in _warn_of_copies(tree):
+                _warn(warning)
+        found = examine(tree, execute=execute, python=python)
+        with _reader_may_leave():
+            if output is Format.json:
+                from sgl_npu_patch.reports.document import render_json
+
+                print(render_json(report.doctor_document(found, tree)))
+            else:
+                report.print_examination(found, sys.stdout)
+    raise typer.Exit({True: OK, False: NOT_AS_WANTED, None: REFUSED}[found.able])
+
+
+@app.command()
+def kit(
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Where to write it.", show_default=False
+        ),
+    ],
+) -> None:
+    """Write a Python file that measures on a real machine what `verify` simulates."""
+    from sgl_npu_patch.kit.render import write_kit
+
+    path = _path(output, "FILE")
+    write_kit(path)
+    with _reader_may_leave():
+        print(f"wrote {path}; take it to a machine with an NPU and run: python {path.name}")
 
 
 @app.command("list")

@@ -35,12 +35,25 @@ class Vendored:
 @cache
 def render(module: str) -> bytes:
     """Give the bytes to vendor: a header with version and checksum, then the module, LF only."""
-    body = files("sgl_npu_patch.npu_ops").joinpath(f"{module}.py").read_text("utf-8")
-    body = body.replace("\r\n", "\n")
+    text = body(module)
     return (
         f"# Written by sgl-npu-patch {__version__}: do not edit, `sgl-npu-patch apply` "
-        f"refreshes it.\n# sha256 of what follows: {_digest(body)}\n{body}"
+        f"refreshes it.\n# sha256 of what follows: {digest(text)}\n{text}"
     ).encode()
+
+
+def body(module: str) -> str:
+    """Give a module's text as it is vendored, without the header."""
+    text = files("sgl_npu_patch.npu_ops").joinpath(f"{module}.py").read_text("utf-8")
+    return text.replace("\r\n", "\n")
+
+
+def unmodified(data: bytes) -> str:
+    """Give the checksum of a vendored module as it was written; empty if it was edited since."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    header = _HEADER.match(text)
+    found = digest(text[header.end() :]) if header else ""
+    return found if header and found == header["digest"] else ""
 
 
 def recognise(module: str, data: bytes | None) -> Vendored:
@@ -55,7 +68,7 @@ def recognise(module: str, data: bytes | None) -> Vendored:
     if header is None:
         return Vendored("foreign")
     version = header["version"]
-    if _digest(text[header.end() :]) != header["digest"]:
+    if digest(text[header.end() :]) != header["digest"]:
         return Vendored("edited", version)
     if text.encode() == render(module):
         return Vendored("current", version)
@@ -83,5 +96,6 @@ def first_edit(module: str, data: bytes) -> str:
     return "the end of the file"
 
 
-def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+def digest(text: str) -> str:
+    """Give the checksum that stands in the header of a module with this text."""
+    return hashlib.sha256(text.encode()).hexdigest()

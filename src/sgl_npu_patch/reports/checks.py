@@ -33,6 +33,7 @@ def check_documents(results: Sequence[Result]) -> list[dict[str, Any]]:
             "code": result.code,
             "action": result.action,
             "gap": result.gap,
+            "measured": result.measured,
         }
         for result in results
     ]
@@ -67,6 +68,8 @@ def print_checks(results: Sequence[Result], headline: str, stream: IO[str]) -> N
                 told, *more = _told(result)
                 name = result.id.removeprefix(f"{seam}.")
                 line.append(f"  {name}: {told}", style="default")
+                if result.measured and result.kind != "measured":
+                    line.append(f" (measured on {result.measured})", style="cyan")
                 console.print(line, soft_wrap=True)
                 for text in more:
                     console.print(Text(f"          {text}"), soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Literal
 from sgl_npu_patch.engine.errors import Site
 
 Verdict = Literal["pass", "fail", "not-applicable"]
-Kind = Literal["static", "behaviour", "layers", "contract"]
+Kind = Literal["static", "behaviour", "layers", "contract", "measured"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Result:
         code: the shortest code that shows the failure.
         action: what to do about it.
         gap: the gap of native releases that a failure is, by the name that `status` gives it.
+        measured: the chip on which a kit has measured it too.
         lost: the process that ran it ended too early, which may be the machine's doing.
     """
 
@@ -40,4 +41,5 @@ class Result:
     code: str = ""
     action: str = ""
     gap: str = ""
+    measured: str = ""
     lost: bool = False

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sgl_npu_patch.codemods import DETERMINISTIC
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
@@ -18,6 +19,9 @@ from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.verify import static
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import Judged, judge
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.kit.receipt import Receipt
 
 SIMULATED = "2.10.0"
 """The torch_npu whose operators are simulated."""
@@ -52,6 +56,7 @@ def verify(
     static_only: bool = False,
     layers: bool = False,
     torch_npu: str | None = None,
+    receipt: Receipt | None = None,
     only: Sequence[str] = (),
     tell: Tell = lambda text: None,
 ) -> Verified:
@@ -62,6 +67,7 @@ def verify(
         static_only: execute nothing of the tree.
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
         torch_npu: version, wheel or folder whose operators the tree's calls must fit.
+        receipt: what a kit measured on a device.
         only: ids of checks and names of seams to take, all if empty.
         tell: is told what begins.
 
@@ -95,6 +101,11 @@ def verify(
     if behaves:
         tell("behaviour on a simulated NPU")
         results += _behaviour(tree, judged, base, layers=layers, only=only)
+    if receipt is not None:
+        from sgl_npu_patch.kit import receipt as receipts
+
+        measured = receipts.results(receipt, tree, results)
+        results = [r for r in measured if not only or {r.id, r.seam} & set(only)]
     _check_only(only, results)
     return Verified(judged.plan, tuple(results))
 

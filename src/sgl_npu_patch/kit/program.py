@@ -1,0 +1,181 @@
+"""Be the program that the kit is: tell the facts, compare bits, write the receipt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import facts
+
+RECEIPT = 1
+"""The version of the receipt's form."""
+
+SERVER = (
+    "ASCEND_USE_FIA=1 SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT=1 HCCL_DETERMINISTIC=strict "
+    "LCCL_DETERMINISTIC=1 python -m sglang.launch_server --model-path MODEL --device npu "
+    "--attention-backend ascend --sampling-backend ascend --enable-deterministic-inference "
+    "--disable-cuda-graph"
+)
+TESTS = tuple(
+    f"python -m sglang.test.test_deterministic {options}"
+    for options in (
+        "--test-mode single --n-trials 50 --temperature 1.0 --sampling-seed 42",
+        "--test-mode prefix --n-start 1 --n-trials 50 --temperature 1.0",
+        "--test-mode radix_cache",
+    )
+)
+"""SGLang's own determinism test; every release from 0.5.4 on has the three modes."""
+
+LIMIT = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 8e-2}
+"""How far the mode's result may be from the native one: ten times the type's precision."""
+
+HOLDS, BROKEN, NOTHING = "ok", "WRONG", "none"
+"""What a comparison says: that it holds, that it does not, nothing."""
+
+Load = Callable[[str], ModuleType]
+
+
+def main(load: Load, version: str, digest: str, arguments: list[str] | None = None) -> int:
+    """Run the kit; give 0 where everything is as it must be, else 1, or 4 where it cannot be told.
+
+    Args:
+        load: executes one of the modules that this file carries.
+        version: of sgl-npu-patch, which wrote the kit.
+        digest: of the module npu_ops that the kit carries.
+    """
+    parser = argparse.ArgumentParser(
+        description="Measure on this machine that SGLang's batch-invariant mode on an NPU holds."
+    )
+    parser.add_argument("-o", "--receipt", metavar="FILE", default="receipt.json")
+    parser.add_argument("--sizes", metavar="N", type=int, nargs="+", help="sizes of the batches")
+    parser.add_argument("--width", metavar="N", type=int, help="width of a row, a multiple of 8")
+    options = parser.parse_args(arguments)
+    mode = _ours(load)
+    print("facts", flush=True)
+    seen = facts.collect(mode)
+    for fact in seen.facts:
+        told = f"  {fact.verdict:<7} {fact.id}: {fact.found}"
+        print(f"{told}\n{'':10}{fact.action}" if fact.action else told, flush=True)
+    claims = []
+    if seen.chip:
+        print("\nthe same row alone and in batches, by its bits", flush=True)
+        asked = {name: given for name in ("sizes", "width") if (given := getattr(options, name))}
+        claims = load("bits").compare(mode, tell=_print_claim, **asked)
+    else:
+        print("\nno device: nothing is compared", flush=True)
+    receipt = {
+        "receipt": RECEIPT,
+        "tool": {"name": "sgl-npu-patch", "version": version},
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "chip": seen.chip,
+        "versions": seen.versions,
+        "npu_ops": digest,
+        "facts": [asdict(fact) for fact in seen.facts],
+        "claims": claims,
+    }
+    Path(options.receipt).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
+    broken = sum(verdict(claim) == BROKEN for claim in claims)
+    wrong = sum(fact.verdict == facts.WRONG for fact in seen.facts)
+    print(f"\n{len(claims)} comparisons, {broken} that fail; {wrong} facts that are wrong")
+    print("the receipt is written; see it with: sgl-npu-patch verify PATH --receipt FILE")
+    print("\nSGLang's own determinism test, with the patched SGLang. The server:\n")
+    print(f"  {SERVER}\n\nand beside it, each of which must report one unique output a prompt:\n")
+    print("\n".join(f"  {command}" for command in TESTS))
+    if broken or wrong:
+        return 1
+    return 0 if claims else 4
+
+
+def verdict(claim: dict[str, Any]) -> str:
+    """Judge one comparison: with the mode on, a row must have the same bits in every batch.
+
+    What fails in either mode is nothing that the device can do, and says nothing.
+    """
+    if claim["on"].get("equal"):
+        return HOLDS
+    return NOTHING if "error" in claim["on"] and "error" in claim["off"] else BROKEN
+
+
+def said(measured: dict[str, Any]) -> str:
+    """Tell in words what one mode of a comparison gave."""
+    if "error" in measured:
+        return str(measured["error"])
+    first = measured["first"]
+    if first is None:
+        return "equal"
+    place = f"row {first['place']} of {first['size']}"
+    if "element" not in first:
+        return f"another shape or type as {place}"
+    return (
+        f"differs as {place}, in {first['elements']} of {first['of']} elements: "
+        f"{first['in_batch']}, alone {first['alone']}"
+    )
+
+
+def tell_facts(load: Load, request: dict[str, Any]) -> None:
+    """Print the facts as one JSON document; nothing else can reach stdout.
+
+    Args:
+        request: ``guarded``, and ``package``, the folder of a tree to execute, or None.
+    """
+    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    package = request["package"]
+    mode = _ours(load) if package is None else _of_tree(Path(package))
+    seen = facts.collect(mode, guarded=request["guarded"])
+    json.dump(asdict(seen), answer)
+    answer.close()
+    # Libraries of a device may hang or fail where Python ends, and all is said.
+    os._exit(0)
+
+
+def _ours(load: Load) -> facts.Mode:
+    """Give the mode of the npu_ops that the kit carries."""
+
+    @contextmanager
+    def mode() -> Iterator[None]:
+        module: Any = load("npu_ops")
+        library = module.enable()
+        try:
+            yield
+        finally:
+            module.disable()
+            library._destroy()
+
+    return mode
+
+
+def _of_tree(package: Path) -> facts.Mode:
+    """Give the mode of a tree, whose code is executed for it."""
+
+    @contextmanager
+    def mode() -> Iterator[None]:
+        sys.path.insert(0, str(package.parent))
+        from importlib import import_module
+
+        module: Any = import_module("sglang.srt.batch_invariant_ops.batch_invariant_ops")
+        module.enable_batch_invariant_mode()
+        try:
+            yield
+        finally:
+            module.disable_batch_invariant_mode()
+
+    return mode
+
+
+def _print_claim(claim: dict[str, Any]) -> None:
+    print(f"  {verdict(claim):<5} {claim['operator']}, {claim['form']}, {claim['dtype']}")
+    print(f"        mode on: {said(claim['on'])}\n        mode off: {said(claim['off'])}")
+    deviation = claim["deviation"]
+    if deviation is not None and deviation > LIMIT[claim["dtype"]]:
+        print(f"        the mode's result is {deviation:.1e} away from the native one")
+    sys.stdout.flush()

@@ -1,0 +1,106 @@
+"""Run a program on a simulated machine: ``python machine.py JSON PROGRAM ARGUMENT...``.
+
+What the machine is like is JSON, so that a test can have it in another process: registrations with
+torch's dispatcher are global, and torch cannot be imported away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+EXTENSION = "batch_invariant_ops"
+
+
+class _Absent:
+    """Keep modules from being found, as if they were not installed."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] in self._names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def main() -> None:
+    """Set the machine up and run the program on it."""
+    warnings.simplefilter("ignore")
+    machine: dict[str, Any] = json.loads(sys.argv[1])
+    os.environ.update(machine.get("environment", {}))
+    sys.meta_path.insert(0, _Absent(machine.get("absent", [])))  # type: ignore[arg-type]
+    if "torch" not in machine.get("absent", []):
+        _install(machine)
+    program = [each for each in sys.argv[2:] if each != "-B"]
+    sys.argv[:] = program
+    sys.path[0] = os.path.dirname(os.path.abspath(program[0]))  # noqa: PTH100, PTH120
+    runpy.run_path(program[0], run_name="__main__")
+
+
+def _install(machine: dict[str, Any]) -> None:
+    import torch
+
+    from sgl_npu_patch.simulator import device, extension, torch_npu
+
+    torch.set_num_threads(1)
+    device.install()
+    version = machine.get("torch_npu", "2.10.0")
+    if "torch_npu" not in machine.get("absent", []):
+        torch_npu.install(version)
+    if not machine.get("device", True):
+        torch.npu.is_available = lambda: False
+    offered = machine.get("extension", "2.0.0")
+    if offered in ("1.0.0", "2.0.0"):
+        _spoil(extension, machine)
+        extension.install(offered, version)
+    elif offered == "another":
+        sys.modules[EXTENSION] = ModuleType(EXTENSION)
+        vars(sys.modules[EXTENSION])["set_batch_invariant_mode"] = print
+
+
+def _spoil(extension: ModuleType, machine: dict[str, Any]) -> None:
+    """Offer the operators as the machine has them: one missing, of another schema, or wrong."""
+    offered = extension._operators
+
+    def operators(version: str, native: dict[str, str]) -> dict[str, tuple[str, Any]]:
+        found: dict[str, tuple[str, Any]] = offered(version, native)
+        for name in machine.get("missing", []):
+            del found[name]
+        for name, (old, new) in machine.get("schemas", {}).items():
+            schema, kernel = found[name]
+            assert old in schema
+            found[name] = schema.replace(old, new), kernel
+        for name in machine.get("batch_dependent", []):
+            schema, kernel = found[name]
+            found[name] = schema, _batch_dependent(kernel)
+        for name in machine.get("failing", []):
+            found[name] = found[name][0], _failing
+        return found
+
+    vars(extension)["_operators"] = operators
+
+
+def _batch_dependent(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = kernel(*args, **kwargs)
+        first, *others = result if isinstance(result, tuple) else (result,)
+        moved = npu(in_last_bits(cpu(first), first.shape[0]))
+        return (moved, *others) if isinstance(result, tuple) else moved
+
+    return run
+
+
+def _failing(*args: Any, **kwargs: Any) -> None:
+    raise RuntimeError("the kernel failed, see /home/someone/ascend/log")
+
+
+if __name__ == "__main__":
+    main()
