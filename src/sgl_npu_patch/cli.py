@@ -589,6 +589,7 @@ def doctor(
             tree = trees.enter_context(_opened(_path(path, "PATH"), None))
             for warning in _warn_of_copies(tree):
                 _warn(warning)
+        _tell("looking at this machine")
         found = examine(tree, execute=execute, python=python)
         with _reader_may_leave():
             if output is Format.json:

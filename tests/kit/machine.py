@@ -34,7 +34,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     machine: dict[str, Any] = json.loads(sys.argv[1])
     os.environ.update(machine.get("environment", {}))
-    sys.meta_path.insert(0, _Absent(machine.get("absent", [])))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Absent(machine.get("absent", [])))
     if "torch" not in machine.get("absent", []):
         _install(machine)
     program = [each for each in sys.argv[2:] if each != "-B"]
@@ -54,7 +54,7 @@ def _install(machine: dict[str, Any]) -> None:
     if "torch_npu" not in machine.get("absent", []):
         torch_npu.install(version)
     if not machine.get("device", True):
-        torch.npu.is_available = lambda: False
+        vars(torch)["npu"].is_available = lambda: False
     offered = machine.get("extension", "2.0.0")
     if offered in ("1.0.0", "2.0.0"):
         _spoil(extension, machine)

@@ -6,6 +6,7 @@ All inputs are made on the CPU from fixed seeds, so that two machines compare th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ class _Rows:
 
 def _weight(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     """Make a weight whose products neither grow nor vanish."""
-    return (_random(*shape, seed=7, dtype=dtype) / shape[0] ** 0.5).to("npu")
+    return (_random(*shape, seed=7, dtype=dtype) / math.sqrt(shape[0])).to("npu")
 
 
 def _rows_by(

@@ -17,6 +17,12 @@ from typing import Any
 OK, WRONG, UNSEEN, NOTE = "ok", "wrong", "unseen", "note"
 """Verdicts: as it must be; breaks the result; not to be told here; breaks nothing."""
 
+GROUPS = (
+    "python", "torch", "torch_npu", "cann", "device", "extension", "schemas", "dispatch",
+    "environment", "sampler", "tree",
+)  # fmt: skip
+"""What facts are about, in the order in which they are told."""
+
 EXTENSION = "batch_invariant_ops"
 ATTENTION = "npu_fused_infer_attention_score"
 WORKSPACE = f"_{ATTENTION}_get_max_workspace"
@@ -56,6 +62,8 @@ PASSED = frozenset(
 )  # fmt: skip
 """The arguments of the fused attention that some release of SGLang passes."""
 
+_LONGEST = 160
+"""How much of an error's message is told."""
 _INSTALL = (
     "install Ascend's extension: the AscendC operator package for the chip (A2: 910b, A3: 910_93) "
     "and the PyTorch extension, which is built from source; neither is on PyPI"
@@ -183,6 +191,7 @@ def collect(mode: Mode, *, guarded: bool = True) -> Seen:
             _sampler(seen, torch, name)
         else:
             seen.tell(f"sampler.{name}", UNSEEN, "needs a device")
+    seen.facts.sort(key=lambda fact: GROUPS.index(fact.id.partition(".")[0]))
     return seen
 
 
@@ -193,7 +202,8 @@ def brief(error: BaseException) -> str:
     for name in (platform.node(), os.environ.get("USER", ""), os.environ.get("LOGNAME", "")):
         if name:
             line = re.sub(rf"\b{re.escape(name)}\b", "...", line)
-    return f"{type(error).__name__}: {line}"[:300].removesuffix(": ")
+    told = f"{type(error).__name__}: {line}".removesuffix(": ")
+    return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."
 
 
 def _imported(seen: Seen, name: str) -> Any:
@@ -276,7 +286,7 @@ def _extension(seen: Seen, torch: Any) -> None:
             f"uninstall it and {_INSTALL}",
         )
     elif failure and missing:
-        seen.tell("extension.package", WRONG, failure, _INSTALL)
+        seen.tell("extension.package", WRONG, f"{failure}{_distribution()}", _INSTALL)
     else:
         version = str(getattr(module, "__version__", "") or _version() or "unknown")
         like = "2.0.0" if len(newer) == len(FOR_GRAPHS) else "1.0.0"

@@ -59,6 +59,11 @@ def main(load: Load, version: str, digest: str, arguments: list[str] | None = No
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", help="sizes of the batches")
     parser.add_argument("--width", metavar="N", type=int, help="width of a row, a multiple of 8")
     options = parser.parse_args(arguments)
+    try:
+        # Before the hours that a slow machine may take, rather than after them.
+        Path(options.receipt).open("a", encoding="utf-8").close()
+    except OSError as error:
+        parser.error(f"{options.receipt} cannot be written: {error.strerror}")
     mode = _ours(load)
     print("facts", flush=True)
     seen = facts.collect(mode)

@@ -34,7 +34,7 @@ MEASURES = {
 }
 """By a check that simulates an operator: the operator, and how the form of its claims begins."""
 
-_KEYS = {
+_KEYS: dict[str, type] = {
     "tool": dict,
     "date": str,
     "chip": str,
@@ -43,10 +43,10 @@ _KEYS = {
     "facts": list,
     "claims": list,
 }
-_CLAIM = {
+_CLAIM: dict[str, type] = {
     "operator": str, "form": str, "dtype": str, "sizes": list, "on": dict, "off": dict
 }  # fmt: skip
-_FACT = {"id": str, "verdict": str, "found": str, "action": str}
+_FACT: dict[str, type] = {"id": str, "verdict": str, "found": str, "action": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _wrong(content: Any) -> str:
     """Say what keeps a document from being a receipt; empty if nothing does."""
     if not isinstance(content, dict) or content.get("receipt") != program.RECEIPT:
         return f'it has no "receipt": {program.RECEIPT}'
-    parts = [("it", content, _KEYS)]
+    parts: list[tuple[str, Any, dict[str, type]]] = [("it", content, _KEYS)]
     parts += [("a fact", each, _FACT) for each in content.get("facts") or ()]
     parts += [("a claim", each, _CLAIM) for each in content.get("claims") or ()]
     for name, part, keys in parts:
@@ -122,10 +122,10 @@ def _is_measured(given: dict[str, Any]) -> bool:
     if isinstance(given.get("error"), str):
         return True
     first = given.get("first")
-    if not isinstance(given.get("equal"), bool) or given["equal"] != (first is None):
-        return False
-    keys = ("size", "place") if first is not None else ()
-    return all(isinstance(first.get(key), int) for key in keys)
+    if first is None:
+        return given.get("equal") is True
+    keys = ("size", "place", "elements", "of") if "element" in first else ("size", "place")
+    return given.get("equal") is False and all(isinstance(first.get(key), int) for key in keys)
 
 
 def results(receipt: Receipt, tree: SourceTree, simulated: Sequence[Result]) -> list[Result]:

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 _SAID = {facts.WRONG: "WRONG", facts.UNSEEN: "not seen"}
 _STYLES = {facts.OK: "green", facts.WRONG: "bold red", facts.UNSEEN: "yellow", facts.NOTE: "cyan"}
-_ABLE = {True: "is able", False: "is not able", None: "cannot be told to be able"}
+_ABLE = {
+    True: "This machine can run the result",
+    False: "This machine cannot run the result",
+    None: "Whether this machine can run the result cannot be told",
+}
 
 
 def doctor_document(found: Examination, tree: SourceTree | None) -> dict[str, Any]:
@@ -44,10 +48,10 @@ def print_examination(found: Examination, stream: IO[str]) -> None:
     counts = f"{found.count(facts.WRONG)} wrong, {found.count(facts.UNSEEN)} not seen"
     # Written at once by ourselves: rich ends the program when the reader has gone.
     with console.capture() as printed:
-        console.print(Text(f"This machine {_ABLE[found.able]} to run the result: {counts}\n"))
+        console.print(Text(f"{_ABLE[found.able]}: {counts}\n"))
         console.print(table)
-        for action in dict.fromkeys(fact.action for fact in found.facts if fact.action):
-            console.print(
-                Text("\n" + "\n".join(wrapped(action, "next: ", "      "))), soft_wrap=True
-            )
+        actions = dict.fromkeys(fact.action for fact in found.facts if fact.action)
+        lines = [line for action in actions for line in wrapped(action, "next: ", "      ")]
+        if lines:
+            console.print(Text("\n" + "\n".join(lines)), soft_wrap=True)
     stream.write(printed.get())
