@@ -33,7 +33,10 @@ def main() -> None:
     """Set the machine up and run the program on it."""
     warnings.simplefilter("ignore")
     machine: dict[str, Any] = json.loads(sys.argv[1])
-    os.environ.update(machine.get("environment", {}))
+    for name, value in machine.get("environment", {}).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
     sys.meta_path.insert(0, _Absent(machine.get("absent", [])))
     if "torch" not in machine.get("absent", []):
         _install(machine)
@@ -51,10 +54,15 @@ def _install(machine: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     device.install()
     version = machine.get("torch_npu", "2.10.0")
+    norm = torch_npu.NATIVE_KERNELS["npu_rms_norm"]
+    if "npu_rms_norm" in machine.get("batch_dependent", []):
+        norm = _batch_dependent(norm)
     if "torch_npu" not in machine.get("absent", []):
-        torch_npu.install(version)
+        torch_npu.install(version, npu_rms_norm=norm)
     if not machine.get("device", True):
         vars(torch)["npu"].is_available = lambda: False
+    if "unsupported" in machine:
+        _refuse(getattr(torch, machine["unsupported"]))
     offered = machine.get("extension", "2.0.0")
     if offered in ("1.0.0", "2.0.0"):
         _spoil(extension, machine)
@@ -62,6 +70,20 @@ def _install(machine: dict[str, Any]) -> None:
     elif offered == "another":
         sys.modules[EXTENSION] = ModuleType(EXTENSION)
         vars(sys.modules[EXTENSION])["set_batch_invariant_mode"] = print
+
+
+def _refuse(dtype: Any) -> None:
+    """Let the device have no kernel that gives a type, as where it does not support one."""
+    from sgl_npu_patch.simulator import device
+
+    made = device.npu
+
+    def npu(tensor: Any) -> Any:
+        if tensor.dtype == dtype:
+            raise RuntimeError(f"{dtype} is not supported")
+        return made(tensor)
+
+    vars(device)["npu"] = npu
 
 
 def _spoil(extension: ModuleType, machine: dict[str, Any]) -> None:
@@ -76,9 +98,12 @@ def _spoil(extension: ModuleType, machine: dict[str, Any]) -> None:
             schema, kernel = found[name]
             assert old in schema
             found[name] = schema.replace(old, new), kernel
-        for name in machine.get("batch_dependent", []):
+        for name in {*machine.get("batch_dependent", [])} & {*found}:
             schema, kernel = found[name]
             found[name] = schema, _batch_dependent(kernel)
+        for name in machine.get("last_row_differs", []):
+            schema, kernel = found[name]
+            found[name] = schema, _last_row_differs(kernel)
         for name in machine.get("failing", []):
             found[name] = found[name][0], _failing
         return found
@@ -94,6 +119,19 @@ def _batch_dependent(kernel: Callable[..., Any]) -> Callable[..., Any]:
         first, *others = result if isinstance(result, tuple) else (result,)
         moved = npu(in_last_bits(cpu(first), first.shape[0]))
         return (moved, *others) if isinstance(result, tuple) else moved
+
+    return run
+
+
+def _last_row_differs(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    from sgl_npu_patch.simulator.device import cpu, in_last_bits
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = kernel(*args, **kwargs)
+        if len(result) > 1:
+            last = cpu(result)[-1:]
+            last.copy_(in_last_bits(last, 2))
+        return result
 
     return run
 

@@ -57,7 +57,7 @@ PASSED = frozenset(
         "query", "key", "value", "num_heads", "input_layout", "scale", "num_key_value_heads",
         "actual_seq_lengths", "actual_seq_lengths_kv", "block_table", "block_size", "sparse_mode",
         "atten_mask", "query_rope", "key_rope", "antiquant_mode", "antiquant_scale",
-        "next_tokens", "workspace", "out",
+        "kv_padding_size", "next_tokens", "softmax_lse_flag", "workspace", "out",
     }
 )  # fmt: skip
 """The arguments of the fused attention that some release of SGLang passes."""

@@ -121,11 +121,13 @@ def _wrong(content: Any) -> str:
 def _is_measured(given: dict[str, Any]) -> bool:
     if isinstance(given.get("error"), str):
         return True
-    first = given.get("first")
-    if first is None:
-        return given.get("equal") is True
+    if "first" not in given or given["first"] is None:
+        return given.keys() >= {"equal", "first"} and given["equal"] is True
+    first = given["first"]
+    if not isinstance(first, dict) or given.get("equal") is not False:
+        return False
     keys = ("size", "place", "elements", "of") if "element" in first else ("size", "place")
-    return given.get("equal") is False and all(isinstance(first.get(key), int) for key in keys)
+    return all(isinstance(first.get(key), int) for key in keys)
 
 
 def results(receipt: Receipt, tree: SourceTree, simulated: Sequence[Result]) -> list[Result]:

@@ -23,12 +23,12 @@ The receipt holds versions, the chip's name and results; no name of a host, a fo
 Below stands the source of its modules, as sgl-npu-patch has it. Written by `sgl-npu-patch kit`.
 """
 
+import hashlib
 import os
 import sys
 from types import ModuleType
 
 VERSION = "{version}"
-NPU_OPS = "{digest}"
 SOURCES = {{}}
 '''
 
@@ -56,7 +56,8 @@ package.facts = load("facts")
 
 _MAIN = """
 if __name__ == "__main__":
-    sys.exit(load("program").main(load, VERSION, NPU_OPS))
+    npu_ops = hashlib.sha256(SOURCES["npu_ops"].encode()).hexdigest()
+    sys.exit(load("program").main(load, VERSION, npu_ops))
 """
 
 _DOCTOR = """
@@ -101,13 +102,12 @@ def render_doctor() -> str:
 
 def _joined() -> str:
     """Put the modules' sources into one file, each as it stands."""
-    body = vendor.body("npu_ops")
     sources = {
         name: files(__package__).joinpath(f"{name}.py").read_text("utf-8") for name in _MODULES
     }
-    parts = [_HEAD.format(version=__version__, digest=vendor.digest(body))]
-    for name, source in {"npu_ops": body, **sources}.items():
+    parts = [_HEAD.format(version=__version__)]
+    for name, source in {"npu_ops": vendor.body("npu_ops"), **sources}.items():
         text = source.replace("\r\n", "\n")
         assert "'''" not in text, "it would end the literal"
-        parts.append(f"\nSOURCES[\"{name}\"] = r'''\n{text}'''\n")
+        parts.append(f"\nSOURCES[\"{name}\"] = r'''{text}'''\n")
     return "".join(parts) + _TAIL
