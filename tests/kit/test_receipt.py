@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.tree import open_directory
 from sgl_npu_patch.kit import facts
-from sgl_npu_patch.kit.receipt import MEASURES
+from sgl_npu_patch.kit.receipt import MEASURES, read, results
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.behaviour import declared
 from sgl_npu_patch.verify.results import Result
@@ -282,6 +284,44 @@ def test_what_is_no_receipt(tree: Path, spoil: Callable[[Any], Any]) -> None:
     done = run("verify", tree, "--static", "--receipt", path)
     assert (done.code, done.stdout) == (4, b"")
     assert "is no receipt" in done.stderr
+
+
+def test_whatever_stands_in_a_receipt_it_is_judged_or_refused(tree: Path) -> None:
+    receipt = copy.deepcopy(RECEIPT)
+    receipt["claims"] = receipt["claims"][:2]
+    receipt["claims"][0]["on"] = copy.deepcopy(DIFFERS)
+    opened = open_directory(tree)
+    refused = 0
+    for place in places(receipt):
+        for other in (None, 5, True, "x", [], ["x"], {}, {"error": "x"}, {"element": 1}):
+            changed = copy.deepcopy(receipt)
+            *above, last = place
+            part: Any = changed
+            for key in above:
+                part = part[key]
+            part[last] = other
+            try:
+                found = results(read(write(tree, changed)), opened, [])
+            except Refused:
+                refused += 1
+            else:
+                broken = "fail" in {each.verdict for each in found}
+                # Nothing hides a difference but that it is not there any more.
+                assert broken or place[:3] == ("claims", 0, "on"), (place, other)
+    assert refused
+
+
+def places(part: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Name every place in a document by its keys."""
+    items: list[tuple[Any, Any]] = []
+    if isinstance(part, dict):
+        items = [*part.items()]
+    elif isinstance(part, list):
+        items = [*enumerate(part)]
+    found = []
+    for key, value in items:
+        found += [(*above, key), *places(value, (*above, key))]
+    return found
 
 
 def test_files_that_are_no_receipt(tree: Path, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ _KEYS: dict[str, type] = {
 _CLAIM: dict[str, type] = {
     "operator": str, "form": str, "dtype": str, "sizes": list, "on": dict, "off": dict
 }  # fmt: skip
+_PLACE: dict[str, type] = {"size": int, "place": int}
+_ELEMENT: dict[str, type] = {**_PLACE, "elements": int, "of": int, "alone": str, "in_batch": str}
 _FACT: dict[str, type] = {"id": str, "verdict": str, "found": str, "action": str}
 
 
@@ -104,17 +106,24 @@ def _wrong(content: Any) -> str:
     """Say what keeps a document from being a receipt; empty if nothing does."""
     if not isinstance(content, dict) or content.get("receipt") != program.RECEIPT:
         return f'it has no "receipt": {program.RECEIPT}'
-    parts: list[tuple[str, Any, dict[str, type]]] = [("it", content, _KEYS)]
-    parts += [("a fact", each, _FACT) for each in content.get("facts") or ()]
-    parts += [("a claim", each, _CLAIM) for each in content.get("claims") or ()]
-    for name, part, keys in parts:
-        for key, kind in keys.items():
-            if not isinstance(part, dict) or not isinstance(part.get(key), kind):
-                return f"{name} has no {kind.__name__} {key}"
+    lacking = _lacking("it", content, _KEYS)
+    if lacking:
+        return lacking
+    for name, parts, keys in (("a fact", "facts", _FACT), ("a claim", "claims", _CLAIM)):
+        for part in content[parts]:
+            if lacking := _lacking(name, part, keys):
+                return lacking
     for claim in content["claims"]:
         for mode in ("off", "on"):
             if not _is_measured(claim[mode]):
                 return f"a claim says neither what {mode} gave nor why it failed"
+    return ""
+
+
+def _lacking(name: str, part: Any, keys: dict[str, type]) -> str:
+    for key, kind in keys.items():
+        if not isinstance(part, dict) or not isinstance(part.get(key), kind):
+            return f"{name} has no {kind.__name__} {key}"
     return ""
 
 
@@ -126,8 +135,7 @@ def _is_measured(given: dict[str, Any]) -> bool:
     first = given["first"]
     if not isinstance(first, dict) or given.get("equal") is not False:
         return False
-    keys = ("size", "place", "elements", "of") if "element" in first else ("size", "place")
-    return all(isinstance(first.get(key), int) for key in keys)
+    return not _lacking("it", first, _ELEMENT if "element" in first else _PLACE)
 
 
 def results(receipt: Receipt, tree: SourceTree, simulated: Sequence[Result]) -> list[Result]:
@@ -153,7 +161,7 @@ def _fits(receipt: Receipt, tree: SourceTree) -> Result:
     found = ""
     if SIMULATED in receipt.chip:
         found = f"a receipt of a simulation, {receipt.chip}"
-    elif not receipt.chip:
+    elif not receipt.chip or not receipt.claims:
         found = "a receipt of a machine without a device"
     elif not own:
         found = "a tree without it" if data is None else "a tree in which it is edited"
@@ -189,7 +197,8 @@ def _machine(receipt: Receipt) -> Result:
 
 
 def _operators(receipt: Receipt) -> Iterator[Result]:
-    for operator in facts.OPERATORS:
+    known = dict.fromkeys(facts.OPERATORS)
+    for operator in known | dict.fromkeys(claim["operator"] for claim in receipt.claims):
         claims = receipt.of(operator)
         by_verdict: dict[str, list[dict[str, Any]]] = {}
         for claim in claims:
