@@ -26,7 +26,19 @@ INSTALLED_AS = {
     "npu_ops": "sgl_npu_patch/npu_ops",
     "templates": "sgl_npu_patch/templates",
 }
-COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch", "verify", "matrix", "bisect")
+COMMANDS = (
+    "apply",
+    "status",
+    "diff",
+    "list",
+    "explain",
+    "fetch",
+    "verify",
+    "matrix",
+    "bisect",
+    "doctor",
+    "kit",
+)
 
 # The pages about something else than a command.
 PAGES = (

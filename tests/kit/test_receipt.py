@@ -246,10 +246,10 @@ def test_a_machine_on_which_something_is_wrong(tree: Path) -> None:
 
     # The environment is the server's, not that of who runs the kit.
     for name, verdict in (("environment.ASCEND_USE_FIA", "pass"), ("sampler.float64", "fail")):
-        fact = wrong(name)
-        done = verify(
-            tree, lambda r, fact=fact: r["facts"].append(fact), "--static", "--format", "json"
-        )
+        receipt = copy.deepcopy(RECEIPT)
+        receipt["facts"].append(wrong(name))
+        path = write(tree, receipt)
+        done = run("verify", tree, "--receipt", path, "--static", "--format", "json")
         assert of(done, "measured")["npu_ops.measured_machine"]["verdict"] == verdict
 
 

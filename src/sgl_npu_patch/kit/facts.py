@@ -295,7 +295,8 @@ def _extension(seen: Seen, torch: Any) -> None:
     for name in REQUIRED:
         found = _operator(torch, EXTENSION, name)
         if found is None:
-            seen.tell(f"extension.{name}", WRONG, "missing", _INSTALL)
+            action = _INSTALL if len(missing) < len(REQUIRED) else ""
+            seen.tell(f"extension.{name}", WRONG, "missing", action)
         else:
             overloads = " ".join(map(str, found.overloads()))
             seen.tell(f"extension.{name}", OK, f"overloads: {overloads}")
@@ -424,7 +425,9 @@ def _row(torch: Any, operator: str) -> str:
     for line in torch._C._dispatch_dump_table(operator).splitlines():
         if line.startswith(f"{key}: "):
             place = line.partition("registered at ")[2].partition(" [")[0]
-            return f"registered in {PurePath(place).name}" if place else "registered"
+            return (
+                f"registered in {PurePath(place).name.partition(':')[0]}" if place else "registered"
+            )
     return "registered"
 
 
