@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.pages import PAGES, rerun
+from tests.kit.pages import PAGES, rerun, without_bits
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_output_shown_is_printed(page: Path) -> None:
     text = page.read_text("utf-8")
     assert "<!-- machine " in text
-    assert rerun(text) == text
+    assert without_bits(rerun(text)) == without_bits(text)

@@ -110,6 +110,7 @@ def test_json_holds_all_of_a_result() -> None:
         "code": FAILURE.code,
         "action": "see the log",
         "gap": "neighbour_dependent_draw",
+        "measured": "",
     }
     assert documents[3]["site"] is None
 
