@@ -17,16 +17,21 @@ from typing import Any
 
 EXTENSION = "batch_invariant_ops"
 
+_kept: list[Any] = []
+
 
 class _Absent:
-    """Keep modules from being found, as if they were not installed."""
+    """Keep modules from being found, as if they or a library of theirs were not installed."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], broken: list[str]) -> None:
         self._names = names
+        self._broken = broken
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.partition(".")[0] in self._names:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name in self._broken:
+            raise ImportError("libhccl.so: cannot open shared object file: No such file")
 
 
 def main() -> None:
@@ -37,7 +42,7 @@ def main() -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    sys.meta_path.insert(0, _Absent(machine.get("absent", [])))
+    sys.meta_path.insert(0, _Absent(machine.get("absent", []), machine.get("broken", [])))
     if "torch" not in machine.get("absent", []):
         _install(machine)
     program = [each for each in sys.argv[2:] if each != "-B"]
@@ -57,10 +62,12 @@ def _install(machine: dict[str, Any]) -> None:
     norm = torch_npu.NATIVE_KERNELS["npu_rms_norm"]
     if "npu_rms_norm" in machine.get("batch_dependent", []):
         norm = _batch_dependent(norm)
-    if "torch_npu" not in machine.get("absent", []):
+    if "torch_npu" not in machine.get("absent", []) + machine.get("broken", []):
         torch_npu.install(version, npu_rms_norm=norm)
     if not machine.get("device", True):
         vars(torch)["npu"].is_available = lambda: False
+    if machine.get("own_linear"):
+        _register_linear()
     if "unsupported" in machine:
         _refuse(getattr(torch, machine["unsupported"]))
     offered = machine.get("extension", "2.0.0")
@@ -70,6 +77,23 @@ def _install(machine: dict[str, Any]) -> None:
     elif offered == "another":
         sys.modules[EXTENSION] = ModuleType(EXTENSION)
         vars(sys.modules[EXTENSION])["set_batch_invariant_mode"] = print
+
+
+def _register_linear() -> None:
+    """Give the device a linear layer that calls none of the products, and sees its batch."""
+    import torch
+
+    from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu
+
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        on_host = None if bias is None else cpu(bias)
+        result = torch.nn.functional.linear(cpu(x), cpu(weight), on_host)
+        return npu(in_last_bits(result, x.shape[0]))
+
+    new_library: Callable[[str, str], Any] = torch.library.Library
+    _kept.append(new_library("aten", "IMPL"))
+    for key in ("PrivateUse1", "AutogradPrivateUse1"):
+        _kept[-1].impl("linear", linear, key)
 
 
 def _refuse(dtype: Any) -> None:

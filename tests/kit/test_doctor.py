@@ -115,6 +115,30 @@ MACHINES: dict[str, tuple[dict[str, Any], int, dict[str, str]]] = {
     ),
     "no torch_npu": ({"absent": ["torch_npu"]}, 1, {**BLIND, "torch_npu.import": "wrong"}),
     "no torch": ({"absent": ["torch"]}, 1, {**BLIND, "torch.import": "wrong"}),
+    "a torch_npu without CANN": (
+        {"broken": ["torch_npu"]},
+        1,
+        {**BLIND, "torch_npu.import": "wrong"},
+    ),
+    "a linear layer of torch_npu's own": (
+        {"own_linear": True},
+        0,
+        {**SIMULATED, "dispatch.aten::linear": "note"},
+    ),
+    "an extension that cannot be imported": (
+        {"extension": "none", "broken": ["batch_invariant_ops"]},
+        1,
+        {
+            **SIMULATED,
+            **MISSING,
+            **GRAPHS,
+            "extension.package": "wrong",
+            "schemas.npu_fused_infer_attention_score.default": "wrong",
+            "schemas.npu_fused_infer_attention_score.out": "note",
+            "schemas._npu_fused_infer_attention_score_get_max_workspace.default": "note",
+            "dispatch.enable": "wrong",
+        },
+    ),
     "no float64": (
         {"unsupported": "float64"},
         1,
@@ -159,6 +183,13 @@ def test_what_is_told_and_what_to_do(tmp_path: Path) -> None:
     text = " ".join(" ".join(lines).split())
     assert "next: uninstall it and install Ascend's extension: the AscendC operator pack" in text
     assert "next: set ASCEND_USE_FIA=1, so that attention runs through the operator" in text
+
+
+def test_what_cannot_be_imported_says_why(tmp_path: Path) -> None:
+    found = told(examine(tmp_path, "--format", "json", broken=["torch_npu"]))
+    why = "ImportError: libhccl.so: cannot open shared object file: No such file"
+    assert found["torch_npu.import"]["found"] == why
+    assert found["torch_npu.import"]["action"] == "repair torch_npu in this Python"
 
 
 def test_what_the_mode_changes(tmp_path: Path) -> None:

@@ -94,6 +94,13 @@ def test_a_kernel_that_depends_on_the_place_in_the_batch_is_found(tmp_path: Path
     assert (first["size"], first["place"]) == (3, 2)
 
 
+def test_a_linear_layer_that_passes_by_the_products_is_found(tmp_path: Path) -> None:
+    done = measure(tmp_path, own_linear=True)
+    forms = {c["form"] for c in done.receipt["claims"] if not c["on"]["equal"]}
+    assert forms == {"linear(x, w)", "linear(x, w, bias)"}
+    assert done.code == 1
+
+
 def test_a_kernel_that_fails_stops_nothing_else(tmp_path: Path) -> None:
     done = measure(tmp_path, failing=["npu_mm_batch_invariant"])
     assert done.code == 1

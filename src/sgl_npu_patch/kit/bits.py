@@ -189,6 +189,10 @@ def _square(width: int) -> tuple[int, ...]:
 
 
 def _addmm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(weight[0].contiguous(), x, weight)
+
+
+def _linear_with_bias(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x, weight, weight[0].contiguous())
 
 
@@ -285,7 +289,11 @@ OPERATIONS = (
         FLOATS,
         _rows_by(torch.matmul, lambda width: (3, width), _square),
     ),
-    Operation("addmm", "linear(x, w, bias)", FLOATS, _rows_by(_addmm, weight=_square)),
+    Operation(
+        "matmul", "linear(x, w)", FLOATS, _rows_by(torch.nn.functional.linear, weight=_square)
+    ),
+    Operation("addmm", "torch.addmm(bias, x, w)", FLOATS, _rows_by(_addmm, weight=_square)),
+    Operation("addmm", "linear(x, w, bias)", FLOATS, _rows_by(_linear_with_bias, weight=_square)),
     Operation(
         "bmm",
         "torch.bmm(x, w), tokens by heads",

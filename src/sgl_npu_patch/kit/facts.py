@@ -62,6 +62,8 @@ PASSED = frozenset(
 )  # fmt: skip
 """The arguments of the fused attention that some release of SGLang passes."""
 
+_KEY = "PrivateUse1"
+"""What the dispatcher calls the NPU."""
 _LONGEST = 160
 """How much of an error's message is told."""
 _INSTALL = (
@@ -401,6 +403,9 @@ def _dispatch(seen: Seen, torch: Any, torch_npu: Any, mode: Mode) -> None:
             seen.tell(f"dispatch.aten::{name}", NOTE, f"{told}, left {after[name]}")
         else:
             seen.tell(f"dispatch.aten::{name}", OK, told)
+    if any(_has_kernel(torch, "aten::linear", key) for key in (_KEY, f"Autograd{_KEY}")):
+        told = "torch_npu has a kernel of its own, which may pass by the products that are replaced"
+        seen.tell("dispatch.aten::linear", NOTE, told, "let the kit compare linear layers")
     for name, original in objects.items():
         if replaced.get(name) is original:
             seen.tell(f"dispatch.{name}", WRONG, "in the mode it is the native operator")
@@ -419,16 +424,19 @@ def _rows(torch: Any) -> dict[str, str]:
 
 
 def _row(torch: Any, operator: str) -> str:
-    key = "PrivateUse1"
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
+    if not _has_kernel(torch, operator, _KEY):
         return "no kernel of its own"
     for line in torch._C._dispatch_dump_table(operator).splitlines():
-        if line.startswith(f"{key}: "):
+        if line.startswith(f"{_KEY}: "):
             place = line.partition("registered at ")[2].partition(" [")[0]
             return (
                 f"registered in {PurePath(place).name.partition(':')[0]}" if place else "registered"
             )
     return "registered"
+
+
+def _has_kernel(torch: Any, operator: str, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator, key))
 
 
 def _attributes(torch: Any, torch_npu: Any) -> Iterator[tuple[str, object]]:
