@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import ast
 import getpass
+import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.kit import bits, facts
 from sgl_npu_patch.kit.render import render_doctor, render_kit
 from tests.engine.package import run, snapshot
-from tests.kit.simulated import measure
+from tests.kit.simulated import interpreter, measure
 from tests.reports.test_schemas import check
 
 FOLDER = Path(kit.__file__).parent
@@ -165,6 +167,35 @@ def test_a_receipt_that_cannot_be_written_is_said_first(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot be written" in done.stderr
+
+
+def test_a_reader_that_leaves_does_not_end_it(tmp_path: Path) -> None:
+    kit_file = tmp_path / "kit.py"
+    assert run("kit", "-o", kit_file).code == 0
+    command = f"set -o pipefail; {sys.executable} -I -S {kit_file} | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", command], check=False, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "facts\n", "")
+    check(json.loads((tmp_path / "receipt.json").read_bytes()), "receipt")
+
+
+def test_an_interrupted_run_leaves_no_receipt(tmp_path: Path) -> None:
+    kit_file = tmp_path / "kit.py"
+    kit_file.write_text(render_kit(), encoding="utf-8")
+    command = [str(interpreter(tmp_path)), str(kit_file), "--width", "16"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("  ok    mm"):
+                break
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate()
+    assert (process.returncode, errors) == (130, "")
+    assert printed.endswith("interrupted; there is no receipt\n")
+    assert not (tmp_path / "receipt.json").exists()
 
 
 def test_what_stands_beside_the_kit_is_not_imported(tmp_path: Path) -> None:

@@ -59,24 +59,32 @@ def main(load: Load, version: str, digest: str, arguments: list[str] | None = No
     parser.add_argument("--sizes", metavar="N", type=int, nargs="+", help="sizes of the batches")
     parser.add_argument("--width", metavar="N", type=int, help="width of a row, a multiple of 8")
     options = parser.parse_args(arguments)
+    path = Path(options.receipt)
+    # Said before the hours that a slow machine may take, rather than after them.
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        parser.error(f"{path} cannot be written")
     try:
-        # Before the hours that a slow machine may take, rather than after them.
-        Path(options.receipt).open("a", encoding="utf-8").close()
-    except OSError as error:
-        parser.error(f"{options.receipt} cannot be written: {error.strerror}")
+        return _measure(load, version, digest, options)
+    except KeyboardInterrupt:
+        _say("\ninterrupted; there is no receipt")
+        return 130
+
+
+def _measure(load: Load, version: str, digest: str, options: argparse.Namespace) -> int:
     mode = _ours(load)
-    print("facts", flush=True)
+    _say("facts")
     seen = facts.collect(mode)
     for fact in seen.facts:
-        told = f"  {fact.verdict:<7} {fact.id}: {fact.found}"
-        print(f"{told}\n{'':10}{fact.action}" if fact.action else told, flush=True)
+        _say(f"  {fact.verdict:<7} {fact.id}: {fact.found}")
+        if fact.action:
+            _say(f"{'':10}{fact.action}")
     claims = []
     if seen.chip:
-        print("\nthe same row alone and in batches, by its bits", flush=True)
+        _say("\nthe same row alone and in batches, by its bits")
         asked = {name: given for name in ("sizes", "width") if (given := getattr(options, name))}
-        claims = load("bits").compare(mode, tell=_print_claim, **asked)
+        claims = load("bits").compare(mode, tell=_say_claim, **asked)
     else:
-        print("\nno device: nothing is compared", flush=True)
+        _say("\nno device: nothing is compared")
     receipt = {
         "receipt": RECEIPT,
         "tool": {"name": "sgl-npu-patch", "version": version},
@@ -90,11 +98,11 @@ def main(load: Load, version: str, digest: str, arguments: list[str] | None = No
     Path(options.receipt).write_text(json.dumps(receipt, indent=1) + "\n", encoding="utf-8")
     broken = sum(verdict(claim) == BROKEN for claim in claims)
     wrong = sum(fact.verdict == facts.WRONG for fact in seen.facts)
-    print(f"\n{len(claims)} comparisons, {broken} that fail; {wrong} facts that are wrong")
-    print("the receipt is written; see it with: sgl-npu-patch verify PATH --receipt FILE")
-    print("\nSGLang's own determinism test, with the patched SGLang. The server:\n")
-    print(f"  {SERVER}\n\nand beside it, each of which must report one unique output a prompt:\n")
-    print("\n".join(f"  {command}" for command in TESTS))
+    _say(f"\n{len(claims)} comparisons, {broken} that fail; {wrong} facts that are wrong")
+    _say("the receipt is written; see it with: sgl-npu-patch verify PATH --receipt FILE")
+    _say("\nSGLang's own determinism test, with the patched SGLang. The server:\n")
+    _say(f"  {SERVER}\n\nand beside it, each of which must report one unique output a prompt:\n")
+    _say("\n".join(f"  {command}" for command in TESTS))
     if broken or wrong:
         return 1
     return 0 if claims else 4
@@ -177,10 +185,17 @@ def _of_tree(package: Path) -> facts.Mode:
     return mode
 
 
-def _print_claim(claim: dict[str, Any]) -> None:
-    print(f"  {verdict(claim):<5} {claim['operator']}, {claim['form']}, {claim['dtype']}")
-    print(f"        mode on: {said(claim['on'])}\n        mode off: {said(claim['off'])}")
+def _say_claim(claim: dict[str, Any]) -> None:
+    _say(f"  {verdict(claim):<5} {claim['operator']}, {claim['form']}, {claim['dtype']}")
+    _say(f"        mode on: {said(claim['on'])}\n        mode off: {said(claim['off'])}")
     deviation = claim["deviation"]
     if deviation is not None and deviation > LIMIT[claim["dtype"]]:
-        print(f"        the mode's result is {deviation:.1e} away from the native one")
-    sys.stdout.flush()
+        _say(f"        the mode's result is {deviation:.1e} away from the native one")
+
+
+def _say(text: str) -> None:
+    """Print at once; that nobody reads it any more is no reason to stop measuring."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
