@@ -314,7 +314,13 @@ OPERATIONS = (
         FLOATS,
         _rows_by(lambda x: x.mean((1, 2)), lambda width: (3, width)),
     ),
-    Operation("log_softmax", "x.log_softmax(-1)", FLOATS, _rows_by(lambda x: x.log_softmax(-1))),
+    Operation(
+        "log_softmax",
+        "x.log_softmax(-1)",
+        FLOATS,
+        # As long as a vocabulary is beside a hidden state.
+        _rows_by(lambda x: x.log_softmax(-1), lambda width: (32 * width,)),
+    ),
     *(
         Operation(
             "fused_attention",

@@ -42,7 +42,11 @@ def load(name):
     if full not in sys.modules:
         module = sys.modules[full] = ModuleType(full)
         module.__package__ = PACKAGE
-        exec(compile(SOURCES[name], f"{name}.py", "exec"), vars(module))
+        try:
+            exec(compile(SOURCES[name], f"{name}.py", "exec"), vars(module))
+        except BaseException:
+            del sys.modules[full]
+            raise
     return sys.modules[full]
 
 
