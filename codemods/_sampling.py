@@ -88,7 +88,7 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
     )
     return Paths(
         choice=choice,
-        fusable=rows if flag and _asks_flag(choice.node, flag) else _fusable(node, choice.node),
+        fusable=rows if flag else _fusable(node, choice.node),
         first=top,
         fused_call=fused_call,
         fused_draw=fused_draw,
@@ -317,10 +317,6 @@ def _sides(choice: cst.If) -> list[cst.BaseExpression]:
     return [test.left, test.right] if both else []
 
 
-def _asks_flag(choice: cst.If, flag: str) -> bool:
-    return any(nodes.dotted(side) == flag for side in _sides(choice))
-
-
 def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
     """Give the test of a row inside the choice."""
     calls = [
@@ -340,6 +336,9 @@ def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
 
 def _behind_row_test(node: cst.FunctionDef, choice: Step, flag: str) -> Step:
     """Give the choice, or our own count of the rows before it; nothing else may stand there."""
+    assert isinstance(choice.node, cst.If)
+    if flag and flag not in map(nodes.dotted, _sides(choice.node)):
+        raise _other_test(node, choice.node.test)
     before = [s for s in choice.block[: choice.index] if not _is_docstring(s)]
     first = choice
     if flag and before and nodes.alike(before[-1], nodes.block(count_of_rows(flag))[0]):
@@ -379,7 +378,8 @@ def count_of_rows(flag: str) -> str:
 def _other_test(node: cst.FunctionDef, found: cst.CSTNode) -> AnchorError:
     return AnchorError(
         sought=f"the test of the rows in {node.name.value}",
-        expected="torch.all of a test on the parameters, in the function's first statement",
+        expected="torch.all of a test on the parameters, or the batch's flag for it, "
+        "in the function's first statement",
         found=nodes.code(found)[:80],
         action="see how a row is assigned to a path now and adapt codemods/sampler.py",
     )

@@ -4,9 +4,9 @@
 of a request without top-p there, and raises for min-p beside the fused operator. From 0.5.21 on a
 flag chooses the path that still counts neighbours which have left the batch.
 
-**Where**: the functions of `sampler`, on trees that have upstream's own draws: the same draws are
-inserted before them, so that these are not reached any more. Nothing but the product that raises
-is rewritten.
+**Where**: the functions of `sampler` that draw, on trees that have upstream's own draws: the same
+draws are inserted before these, so that they are not reached any more. Nothing but the product that
+raises is rewritten.
 
 **Upstream**: pull request 21197 (0.5.13) and its successors; open in 0.5.23. The upper bound of
 the noise is upstream's since 0.5.18, the type of top-p since 0.5.23.
@@ -32,4 +32,4 @@ def premise(view: View) -> NotNeeded | None:
     return NotNeeded(_places.CONTAINED, (view.find_function(name).site,))
 
 
-SEAM = Seam(targets=sampler.targets, premise=premise)
+SEAM = Seam(targets=sampler.draws, premise=premise)

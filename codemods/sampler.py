@@ -71,19 +71,26 @@ def targets(view: View) -> Sequence[Target]:
     """Find the functions on the way from ``forward`` to the draw."""
     caller = view.find_caller(FORWARD_ASCEND)
     forward_ascend = view.find_function(FORWARD_ASCEND)
+    _require_caller(view, SAMPLE_FROM_LOGITS, forward_ascend)
+    _require_names(view, forward_ascend, "torch")
+    return (
+        Target(caller, pass_from_forward),
+        Target(forward_ascend, thread_forward),
+        *draws(view),
+    )
+
+
+def draws(view: View) -> Sequence[Target]:
+    """Find the functions that draw, at the end of the way."""
     from_logits = view.find_function(SAMPLE_FROM_LOGITS)
     filtered = view.find_function(SAMPLE_ASCEND)
     draw = view.find_function(DRAW)
-    for name, spot in ((SAMPLE_FROM_LOGITS, forward_ascend), (SAMPLE_ASCEND, from_logits)):
-        _require_caller(view, name, spot)
-    _require_names(view, forward_ascend, "torch")
+    _require_caller(view, SAMPLE_ASCEND, from_logits)
     _require_names(view, from_logits, "torch", DRAW)
     _require_names(view, filtered, "torch", "Optional", DRAW)
     _require_names(view, draw, "is_npu")
     _places.require_torch_npu(view, filtered)
     return (
-        Target(caller, pass_from_forward),
-        Target(forward_ascend, thread_forward),
         Target(from_logits, draw_simple),
         Target(filtered, partial(draw_filtered, rows=_rows_of_batch_flag(view, filtered))),
         Target(draw, fit_for_npu),
