@@ -311,10 +311,11 @@ def _choice(node: cst.FunctionDef) -> Step:
 
 
 def _sides(choice: cst.If) -> list[cst.BaseExpression]:
-    """Give what the choice asks besides whether the fused operator is there."""
+    """Give both operands of the choice: whether the operator is there, and what it takes."""
     test = choice.test
-    both = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
-    return [test.left, test.right] if both else []
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [test.left, test.right]
+    return []
 
 
 def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
