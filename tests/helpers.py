@@ -300,6 +300,8 @@ def top_k_top_p_min_p_sampling_from_logits_ascend(
     return ids.view(-1)
 """
 
+NATIVE_DRAW = SAMPLER_DRAW.replace("dynamic=True", "dynamic=True, disable=is_npu()")
+
 BATCH_INFO = "srt/sampling/sampling_batch_info.py"
 
 
@@ -307,7 +309,7 @@ def native_sampler(
     *,
     body: str = NATIVE_CLASS,
     filtered: str = NATIVE_FILTERED,
-    draw: str = SAMPLER_DRAW.replace("dynamic=True", "dynamic=True, disable=is_npu()"),
+    draw: str = NATIVE_DRAW,
 ) -> Files:
     """Give a `sampler.py` of the shape that 0.5.13 .. 0.5.17 have."""
     return {SAMPLER: sampler(body=body, filtered=filtered, draw=draw)}

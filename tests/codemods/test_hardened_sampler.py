@@ -11,10 +11,10 @@ from sgl_npu_patch.engine.plan import make_plan
 from tests.helpers import (
     BATCH_INFO,
     NATIVE_CLASS,
+    NATIVE_DRAW,
     NATIVE_FILTERED,
     ROOT,
     SAMPLER,
-    SAMPLER_DRAW,
     Files,
     MemoryTree,
     check_already,
@@ -158,9 +158,8 @@ def test_trees_without_upstreams_draws_are_left_to_the_other_series() -> None:
 
 
 def test_a_bound_of_upstreams_own_gets_no_second_one() -> None:
-    draw = SAMPLER_DRAW.replace("dynamic=True", "disable=is_npu()").replace(
-        "u.log_().neg_()", "u.log_().clamp_(max=-(2.0**-32)).neg_()", 1
-    )
+    bounded = "u.log_().clamp_(max=-(2.0**-32)).neg_()"
+    draw = NATIVE_DRAW.replace("u.log_().neg_()", bounded, 1)
     after = _hardened(native_sampler(draw=draw))
     assert "is_compiling" not in after
 
