@@ -79,9 +79,9 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
     )
     pair = nodes.assigned(fused_call.node)
     fused = drawn_from(fused_draw)
-    require_softmax(fused, pair[0] if pair else "", first)
-    require_softmax(probs, logits, second)
-    _require_masked_only(values, second)
+    require_softmax(fused, pair[0] if pair else "", without_draw(first, fused_draw))
+    require_softmax(probs, logits, without_draw(second, sorted_draw))
+    _require_masked_only(values, without_draw(second, sorted_draw))
     total = nodes.only(
         [s for s in nodes.steps(second) if assigns_call(s, "cumsum")],
         unclear("the cumulative sum of the sorted path", "one assignment of torch.cumsum"),
@@ -167,6 +167,11 @@ def _require_only_draw(unseeded: Step, seeded: cst.BaseSuite) -> None:
         found=nodes.code(seeded)[:80],
         action="see what else the branch does now and adapt codemods/sampler.py",
     )
+
+
+def without_draw(where: cst.CSTNode, draw: Step) -> cst.CSTNode:
+    """Leave the draw out: what upstream's own makes of its probabilities is passed by."""
+    return nodes.insert(where, draw.node, instead=())
 
 
 def drawn_from(step: Step) -> str:

@@ -185,8 +185,7 @@ def draw_simple(node: cst.CSTNode) -> cst.CSTNode:
     step = sampling.unseeded_draw(node, node)
     logits, info = _logits_and_info(node)
     probs = sampling.drawn_from(step)
-    # What becomes of them in upstream's own draw by seed does not matter: it is passed by.
-    sampling.require_softmax(probs, logits, nodes.insert(node, step.node, instead=()))
+    sampling.require_softmax(probs, logits, sampling.without_draw(node, step))
     sampling.require_plain_return(step, node.body.body, step.above[1:])
     text = render("draw_simple", info=info, logits=logits, probs=probs, draw=DRAW)
     node = nodes.place(node, step, text, mark=DRAW)
