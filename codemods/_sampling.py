@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import libcst as cst
 
@@ -318,9 +319,8 @@ def _choice(node: cst.FunctionDef) -> Step:
 def _sides(choice: cst.If) -> list[cst.BaseExpression]:
     """Give both operands of the choice: whether the operator is there, and what it takes."""
     test = choice.test
-    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
-        return [test.left, test.right]
-    return []
+    both = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
+    return [test.left, test.right] if both else []
 
 
 def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
@@ -336,44 +336,55 @@ def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
     rows = call.args[0].value if len(call.args) == 1 else call
     known = {"torch", *(p.name.value for p in nodes.parameters(node))}
     if rows is call or any(n.value not in known for n in nodes.find_all(rows, cst.Name)):
-        raise _other_test(node, call)
+        raise AnchorError(
+            sought=f"the test of the rows in {node.name.value}",
+            expected="torch.all of a test on the parameters",
+            found=nodes.code(call)[:80],
+            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+        )
     return nodes.code(rows)
 
 
 def _behind_row_test(node: cst.FunctionDef, choice: Step, flag: str) -> Step:
     """Give the choice, or our own count of the rows before it; nothing else may stand there."""
     assert isinstance(choice.node, cst.If)
-    if flag and flag not in map(nodes.dotted, _sides(choice.node)):
-        raise _other_test(node, choice.node.test)
     before = [s for s in choice.block[: choice.index] if not _is_docstring(s)]
     first = choice
     if flag and before and nodes.alike(before[-1], nodes.block(count_of_rows(flag))[0]):
-        counted = before.pop()
-        assert isinstance(counted, cst.SimpleStatementLine)
+        counted = cast(cst.SimpleStatementLine, before.pop())
         first = replace(choice, node=counted, index=choice.index - 1)
     ours = len(before) == 1 and bool(nodes.calls(before[0], node.name.value))
-    if before and not ours:
-        raise _other_test(node, before[0])
+    asked = not flag or flag in map(nodes.dotted, _sides(choice.node))
+    others = [*([] if ours else before), *([] if asked else [choice.node.test])]
+    if others:
+        raise AnchorError(
+            sought=f"the choice of the fused path in {node.name.value}",
+            expected=f"hasattr(...) and {flag or 'torch.all(...)'} "
+            "in the function's first statement",
+            found=nodes.code(others[0])[:80],
+            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+        )
     return first
 
 
 def row_test(batch_test: cst.CSTNode, top_ks: str) -> str:
-    """Turn ``all(1 <= ....top_k <= 1024 for ...)`` of requests into a test of rows."""
-    if not isinstance(batch_test, cst.Call) or nodes.dotted(batch_test.func) != "all":
-        return ""
-    every = batch_test.args[0].value if len(batch_test.args) == 1 else None
+    """Turn ``all(1 <= ....top_k <= 1024 for ...)`` of requests into a test of rows.
+
+    Returns an empty text for anything else.
+    """
+    call = batch_test if isinstance(batch_test, cst.Call) and len(batch_test.args) == 1 else None
+    every = call.args[0].value if call and nodes.dotted(call.func) == "all" else None
     chain = every.elt if isinstance(every, cst.GeneratorExp) and not every.for_in.ifs else None
-    if not isinstance(chain, cst.Comparison) or len(chain.comparisons) != 2:
-        return ""
-    middle, most = chain.comparisons
-    ordered = all(isinstance(c.operator, cst.LessThanEqual) for c in chain.comparisons)
-    limits = [chain.left, most.comparator]
-    if not ordered or nodes.last_name(middle.comparator) != "top_k":
-        return ""
-    if not all(isinstance(limit, cst.Integer) for limit in limits):
-        return ""
-    low, high = map(nodes.code, limits)
-    return f"({top_ks} <= {high}) & ({top_ks} >= {low})"
+    targets = chain.comparisons if isinstance(chain, cst.Comparison) else ()
+    limits = [chain.left, targets[-1].comparator] if isinstance(chain, cst.Comparison) else []
+    known = (
+        len(targets) == 2
+        and all(isinstance(target.operator, cst.LessThanEqual) for target in targets)
+        and nodes.last_name(targets[0].comparator) == "top_k"
+        and all(isinstance(limit, cst.Integer) for limit in limits)
+    )
+    least, most = map(nodes.code, limits) if known else ("", "")
+    return f"({top_ks} <= {most}) & ({top_ks} >= {least})" if known else ""
 
 
 def count_of_rows(flag: str) -> str:

@@ -248,11 +248,11 @@ FLAG_PARAMETER = "    fusable_batch: bool = False,\n"
             "= False", "= True", "logits, top_ks", id="a batch is fusable unless told otherwise"
         ),
         pytest.param(
-            "fusable_batch:\n", "fusable_batch or debug:\n", "batch's flag",
+            "fusable_batch:\n", "fusable_batch or debug:\n", "hasattr(...) and fusable_batch in",
             id="the choice asks for more",
         ),
         pytest.param(
-            "and fusable_batch:\n", "and torch.all(top_ks <= 9):\n", "batch's flag",
+            "and fusable_batch:\n", "and torch.all(top_ks <= 9):\n", "hasattr(...) and fusable_batch in",
             id="the choice does not ask the flag",
         ),
         pytest.param(

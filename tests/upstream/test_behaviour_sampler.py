@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.engine.plan import Plan, make_plan, prove
 from sgl_npu_patch.simulator.sglang import package_folder
 from sgl_npu_patch.verify import isolation, off_npu
 from sgl_npu_patch.verify.behaviour.sampler import p_value
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import ROOT, SAMPLER, MemoryTree
+from tests.upstream import edited
 from tests.upstream.edited import lay_out, result, sources
 from tests.upstream.golden import read_expected
 from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
@@ -109,27 +108,14 @@ def test_a_native_sampler_fails_by_its_gaps(version: str) -> None:
     assert {found[name].gap for name in failed(found)} == set(gaps)
 
 
-def hardened(version: str) -> tuple[Path, Plan]:
-    """Lay out a native release with its draws made independent of the neighbours."""
-    files = sources(version)
-    plan = plan_of(files)
-    return lay_out(version, result(files, plan)), plan
-
-
-def plan_of(files: Mapping[str, bytes]) -> Plan:
-    series = {name: SERIES["all"][name] for name in ("hardened_sampler", "sampler")}
-    plan = make_plan(in_memory(files), series)
-    prove(plan, series)
-    return plan
-
-
-def in_memory(files: Mapping[str, bytes]) -> MemoryTree:
-    return MemoryTree({ROOT / name: data for name, data in files.items()})
+SERIES_OF_DRAWS = {name: SERIES["all"][name] for name in ("hardened_sampler", "sampler")}
 
 
 @pytest.mark.parametrize("version", HARDENED)
 def test_a_hardened_sampler_passes_everything(version: str) -> None:
-    tree, plan = hardened(version)
+    files = sources(version)
+    plan = edited.judge(files, SERIES_OF_DRAWS)
+    tree = lay_out(version, result(files, plan))
     assert [(o.status, o.gaps) for o in plan.outcomes] == [("applied", ()), ("upstream", ())]
     found = results(package_folder(tree), package_folder(release_tree(version)))
     assert {each.verdict for each in found.values()} == {"pass"}, found
@@ -138,16 +124,17 @@ def test_a_hardened_sampler_passes_everything(version: str) -> None:
 @pytest.mark.parametrize("version", RELEASES_NATIVE)
 def test_hardening_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
     files = sources(version)
-    patched = result(files, plan_of(files))
+    patched = result(files, edited.judge(files, SERIES_OF_DRAWS))
     lines = [data[SAMPLER].decode().splitlines() for data in (files, patched)]
     taken = [line[2:].strip() for line in difflib.ndiff(*lines) if line.startswith("- ")]
     assert taken == ["min_p_thresholds = probs_top_k_top_p.max(dim=-1) * min_ps"]
     assert {name for name in files if files[name] != patched[name]} == {SAMPLER}
-    assert [o.status for o in plan_of(patched).outcomes] == ["already", "upstream"]
+    again = edited.judge(patched, SERIES_OF_DRAWS)
+    assert [o.status for o in again.outcomes] == ["already", "upstream"]
     own = files[SAMPLER] in [sources(one)[SAMPLER] for one in HARDENED]
     assert own, f"{version} has a sampler of its own, which is not executed"
-    judged = [judge(in_memory(each), SERIES["all"]) for each in (patched, files)]
-    compared = off_npu.check(*judged)
+    trees = [MemoryTree({ROOT / n: data for n, data in f.items()}) for f in (patched, files)]
+    compared = off_npu.check(*(judge(tree, SERIES["all"]) for tree in trees))
     verdicts = {each.id: each.verdict for each in compared}
     assert verdicts["hardened_sampler.unchanged_off_npu"] == "pass"
     assert "fail" not in verdicts.values()
