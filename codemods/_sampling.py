@@ -319,8 +319,11 @@ def _choice(node: cst.FunctionDef) -> Step:
 def _sides(choice: cst.If) -> list[cst.BaseExpression]:
     """Give both operands of the choice: whether the operator is there, and what it takes."""
     test = choice.test
-    both = isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
-    return [test.left, test.right] if both else []
+    return (
+        [test.left, test.right]
+        if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
+        else []
+    )
 
 
 def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:

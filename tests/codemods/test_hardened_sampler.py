@@ -252,7 +252,8 @@ FLAG_PARAMETER = "    fusable_batch: bool = False,\n"
             id="the choice asks for more",
         ),
         pytest.param(
-            "and fusable_batch:\n", "and torch.all(top_ks <= 9):\n", "hasattr(...) and fusable_batch in",
+            "and fusable_batch:\n", "and torch.all(top_ks <= 9):\n",
+            "hasattr(...) and fusable_batch in",
             id="the choice does not ask the flag",
         ),
         pytest.param(

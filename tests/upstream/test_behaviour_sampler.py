@@ -125,16 +125,19 @@ def test_a_hardened_sampler_passes_everything(version: str) -> None:
 def test_hardening_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
     files = sources(version)
     patched = result(files, edited.judge(files, SERIES_OF_DRAWS))
-    lines = [data[SAMPLER].decode().splitlines() for data in (files, patched)]
-    taken = [line[2:].strip() for line in difflib.ndiff(*lines) if line.startswith("- ")]
+    before, after = (each[SAMPLER].decode().splitlines() for each in (files, patched))
+    taken = [line[2:].strip() for line in difflib.ndiff(before, after) if line.startswith("- ")]
     assert taken == ["min_p_thresholds = probs_top_k_top_p.max(dim=-1) * min_ps"]
     assert {name for name in files if files[name] != patched[name]} == {SAMPLER}
     again = edited.judge(patched, SERIES_OF_DRAWS)
     assert [o.status for o in again.outcomes] == ["already", "upstream"]
     own = files[SAMPLER] in [sources(one)[SAMPLER] for one in HARDENED]
     assert own, f"{version} has a sampler of its own, which is not executed"
-    trees = [MemoryTree({ROOT / n: data for n, data in f.items()}) for f in (patched, files)]
-    compared = off_npu.check(*(judge(tree, SERIES["all"]) for tree in trees))
+    judged, base = (
+        judge(MemoryTree({ROOT / name: data for name, data in each.items()}), SERIES["all"])
+        for each in (patched, files)
+    )
+    compared = off_npu.check(judged, base)
     verdicts = {each.id: each.verdict for each in compared}
     assert verdicts["hardened_sampler.unchanged_off_npu"] == "pass"
     assert "fail" not in verdicts.values()
