@@ -395,16 +395,6 @@ def count_of_rows(flag: str) -> str:
     return render("count_of_rows", flag=flag)
 
 
-def _other_test(node: cst.FunctionDef, found: cst.CSTNode) -> AnchorError:
-    return AnchorError(
-        sought=f"the test of the rows in {node.name.value}",
-        expected="torch.all of a test on the parameters, or the batch's flag for it, "
-        "in the function's first statement",
-        found=nodes.code(found)[:80],
-        action="see how a row is assigned to a path now and adapt codemods/sampler.py",
-    )
-
-
 def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
     """Name the sorted values, their indices and what was sorted."""
     for step in nodes.steps(orelse):
