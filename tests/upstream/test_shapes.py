@@ -58,6 +58,9 @@ KEPT = {
     "device_dispatch.py _before_raise: text = 'if is_npu():\\n    return \"NPU\"\\n'": (
         "a dispatch that returns in each branch"
     ),
+    "hardened_operators.py _replaces: return returned.value is None": (
+        "a branch of upstream's that returns"
+    ),
     "sampling_backend.py _guard: return node": "a split handler that is patched already",
     "sampling_backend.py _keeps: return False": "an assignment outside of the branch",
     "sampler.py fit_for_npu: if name not in ('torch.no_grad', 'torch.inference_mode'):": (
