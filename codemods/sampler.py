@@ -71,13 +71,10 @@ def targets(view: View) -> Sequence[Target]:
     """Find the functions on the way from ``forward`` to the draw."""
     caller = view.find_caller(FORWARD_ASCEND)
     forward_ascend = view.find_function(FORWARD_ASCEND)
+    end = draws(view)
     _require_caller(view, SAMPLE_FROM_LOGITS, forward_ascend)
     _require_names(view, forward_ascend, "torch")
-    return (
-        Target(caller, pass_from_forward),
-        Target(forward_ascend, thread_forward),
-        *draws(view),
-    )
+    return (Target(caller, pass_from_forward), Target(forward_ascend, thread_forward), *end)
 
 
 def draws(view: View) -> Sequence[Target]:
