@@ -11,6 +11,7 @@ from sgl_npu_patch.codemods import (
     batch_invariant,
     device_dispatch,
     hardened_operators,
+    hardened_sampler,
     launch_guards,
     npu_ops,
     radix_cache,
@@ -39,6 +40,7 @@ DETERMINISTIC = _series(
 
 HARDENING = _series(
     hardened_operators,
+    hardened_sampler,
 )
 """Closes the gaps of upstream's own adaptation."""
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 import libcst as cst
 
+from sgl_npu_patch.codemods._places import DRAW
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.nodes import Step
+from sgl_npu_patch.templates import render
 
 FUSED = "npu_top_k_top_p"
+SEED = "sampling_seed"
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
     """Hold the anchors and names of the function for filtered sampling.
 
-    ``fusable`` is the test of a row for the fused path; ``fused``, ``probs``, ``index`` and
-    ``sorted`` name the probabilities of that path, those of the sorted path, and their order.
+    ``fusable`` is the test of a row for the fused path, which has to stand before ``first``;
+    ``fused``, ``probs``, ``index`` and ``sorted`` name the probabilities of that path, those of
+    the sorted path, and their order.
     """
 
     choice: Step
     fusable: str
+    first: Step
     fused_call: Step
     fused_draw: Step
     fused: str
@@ -34,14 +40,19 @@ class Paths:
     sorted: str
 
 
-def filtered_paths(node: cst.FunctionDef) -> Paths:
+def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Paths:
     """Find both paths of the function, each with one unseeded draw from masked probabilities.
+
+    Args:
+        flag: the parameter that says of the batch whether it takes the fused path (0.5.21 ..).
+        rows: the test of a row then, which the function does not make.
 
     Raises:
         AnchorError: an anchor is missing, or what is drawn from is something else.
     """
     logits = nodes.parameters(node)[0].name.value
     choice = _choice(node)
+    top = _behind_row_test(node, choice, flag)
     assert isinstance(choice.node, cst.If)
     assert isinstance(choice.node.orelse, cst.Else)
     first, second = _bodied(choice.node.body), choice.node.orelse
@@ -69,16 +80,17 @@ def filtered_paths(node: cst.FunctionDef) -> Paths:
     )
     pair = nodes.assigned(fused_call.node)
     fused = drawn_from(fused_draw)
-    require_softmax(fused, pair[0] if pair else "", first)
-    require_softmax(probs, logits, second)
-    _require_masked_only(values, second)
+    require_softmax(fused, pair[0] if pair else "", without_draw(first, fused_draw))
+    require_softmax(probs, logits, without_draw(second, sorted_draw))
+    _require_masked_only(values, without_draw(second, sorted_draw))
     total = nodes.only(
         [s for s in nodes.steps(second) if assigns_call(s, "cumsum")],
         unclear("the cumulative sum of the sorted path", "one assignment of torch.cumsum"),
     )
     return Paths(
         choice=choice,
-        fusable=_fusable(node, choice),
+        fusable=rows if flag else _fusable(node, choice.node),
+        first=top,
         fused_call=fused_call,
         fused_draw=fused_draw,
         fused=fused,
@@ -100,6 +112,10 @@ def unclear(sought: str, expected: str) -> Callable[[int], AnchorError]:
 
 
 def unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
+    """Find the one statement that draws without a seed, or chooses whether to.
+
+    Upstream's own draw by seed (0.5.13 ..) is the other branch of an ``if`` around it.
+    """
     found = [
         step
         for step in nodes.steps(_bodied(where))
@@ -109,12 +125,54 @@ def unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
             for c in nodes.calls(step.node, "multinomial")
         )
     ]
-    return nodes.only(
+    step = nodes.only(
         found,
         unclear(
             f"the unseeded draw in {function.name.value}", "one torch.multinomial on each path"
         ),
     )
+    # An else is a statement above as well, inside its if.
+    holders = [(step.node, True), *(pair for pair in step.above if not _is_else(pair[0]))]
+    holder, in_body = holders[-1]
+    if not isinstance(holder, cst.If) or not isinstance(holder.orelse, cst.Else):
+        return step
+    asked, _, rest = nodes.code(holder.test).partition(" is ")
+    if not asked.endswith(SEED) or rest != ("None" if in_body else "not None"):
+        return step
+    _require_only_draw(step, holder.orelse.body if in_body else holder.body)
+    return next(s for s in nodes.steps(_bodied(where)) if s.node is holder)
+
+
+def _is_else(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Else)
+
+
+_DRAWS = frozenset({"to", "double", "log", "log_", "view", DRAW})
+"""What upstream's draw by seed calls; whatever else its branch does must not be passed by."""
+
+
+def _require_only_draw(unseeded: Step, seeded: cst.BaseSuite) -> None:
+    """Insist that both branches give the tokens one name and do nothing else."""
+    last = nodes.assigned(seeded.body[-1])
+    drawn = nodes.assigned(unseeded.node)
+    plain = all(
+        nodes.assigned(s) or nodes.small(s, cst.Del) or nodes.statement_call(s) for s in seeded.body
+    )
+    called = {nodes.last_name(call.func) for call in nodes.find_all(seeded, cst.Call)}
+    same = last is not None and drawn is not None and last[0] == drawn[0]
+    if len(unseeded.block) == 1 and same and plain and DRAW in called and called <= _DRAWS:
+        return
+    raise AnchorError(
+        sought="upstream's draw by seed",
+        expected=f"a branch that draws by {DRAW} and one by torch.multinomial, and no more",
+        found=nodes.code(seeded)[:80],
+        action="see what else the branch does now and adapt codemods/sampler.py",
+    )
+
+
+def without_draw(where: cst.CSTNode, draw: Step) -> cst.CSTNode:
+    """Leave the draw out: what upstream's own makes of its probabilities is passed by."""
+    return nodes.insert(where, draw.node, instead=())
 
 
 def drawn_from(step: Step) -> str:
@@ -258,32 +316,83 @@ def _choice(node: cst.FunctionDef) -> Step:
     )
 
 
-def _fusable(node: cst.FunctionDef, choice: Step) -> str:
-    """Give the test of a row inside the choice."""
-    assert isinstance(choice.node, cst.If)
-    test = choice.node.test
-    both = (
+def _sides(choice: cst.If) -> list[cst.BaseExpression]:
+    """Give both operands of the choice: whether the operator is there, and what it takes."""
+    test = choice.test
+    return (
         [test.left, test.right]
         if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)
         else []
     )
-    calls = [n for n in both if isinstance(n, cst.Call) and nodes.dotted(n.func) == "torch.all"]
+
+
+def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
+    """Give the test of a row inside the choice."""
+    calls = [
+        side
+        for side in _sides(choice)
+        if isinstance(side, cst.Call) and nodes.dotted(side.func) == "torch.all"
+    ]
     call = nodes.only(
         calls, unclear("the test of the rows", "hasattr(...) and torch.all(...) in that if")
     )
     rows = call.args[0].value if len(call.args) == 1 else call
     known = {"torch", *(p.name.value for p in nodes.parameters(node))}
-    strangers = [n.value for n in nodes.find_all(rows, cst.Name) if n.value not in known]
-    before = [s for s in choice.block[: choice.index] if not _is_docstring(s)]
-    ours = len(before) == 1 and bool(nodes.calls(before[0], node.name.value))
-    if (before and not ours) or strangers or rows is call:
+    if rows is call or any(n.value not in known for n in nodes.find_all(rows, cst.Name)):
         raise AnchorError(
             sought=f"the test of the rows in {node.name.value}",
-            expected="torch.all of a test on the parameters, in the function's first statement",
-            found=nodes.code(before[0] if before else call)[:80],
+            expected="torch.all of a test on the parameters",
+            found=nodes.code(call)[:80],
             action="see how a row is assigned to a path now and adapt codemods/sampler.py",
         )
     return nodes.code(rows)
+
+
+def _behind_row_test(node: cst.FunctionDef, choice: Step, flag: str) -> Step:
+    """Give the choice, or our own count of the rows before it; nothing else may stand there."""
+    assert isinstance(choice.node, cst.If)
+    before = [s for s in choice.block[: choice.index] if not _is_docstring(s)]
+    first = choice
+    if flag and before and nodes.alike(before[-1], nodes.block(count_of_rows(flag))[0]):
+        counted = cast(cst.SimpleStatementLine, before.pop())
+        first = replace(choice, node=counted, index=choice.index - 1)
+    ours = len(before) == 1 and bool(nodes.calls(before[0], node.name.value))
+    asked = not flag or flag in map(nodes.dotted, _sides(choice.node))
+    others = [*([] if ours else before), *([] if asked else [choice.node.test])]
+    if others:
+        raise AnchorError(
+            sought=f"the choice of the fused path in {node.name.value}",
+            expected=f"hasattr(...) and {flag or 'torch.all(...)'} "
+            "in the function's first statement",
+            found=nodes.code(others[0])[:80],
+            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+        )
+    return first
+
+
+def row_test(batch_test: cst.CSTNode, top_ks: str) -> str:
+    """Turn ``all(1 <= ....top_k <= 1024 for ...)`` of requests into a test of rows.
+
+    Returns an empty text for anything else.
+    """
+    call = batch_test if isinstance(batch_test, cst.Call) and len(batch_test.args) == 1 else None
+    every = call.args[0].value if call and nodes.dotted(call.func) == "all" else None
+    chain = every.elt if isinstance(every, cst.GeneratorExp) and not every.for_in.ifs else None
+    targets = chain.comparisons if isinstance(chain, cst.Comparison) else ()
+    limits = [chain.left, targets[-1].comparator] if isinstance(chain, cst.Comparison) else []
+    known = (
+        len(targets) == 2
+        and all(isinstance(target.operator, cst.LessThanEqual) for target in targets)
+        and nodes.last_name(targets[0].comparator) == "top_k"
+        and all(isinstance(limit, cst.Integer) for limit in limits)
+    )
+    least, most = map(nodes.code, limits) if known else ("", "")
+    return f"({top_ks} <= {most}) & ({top_ks} >= {least})" if known else ""
+
+
+def count_of_rows(flag: str) -> str:
+    """Give the statement that lets the rows themselves decide what a batch's flag does."""
+    return render("count_of_rows", flag=flag)
 
 
 def _sorting(orelse: cst.Else) -> tuple[str, str, str]:

@@ -16,6 +16,7 @@ vocabulary order over the logits that it kept, and each row takes the path it wo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import libcst as cst
 
@@ -30,9 +31,11 @@ from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
 POSITIONS = "positions"
-SEED = "sampling_seed"
+SEED = sampling.SEED
 INTERFACE = ("logits", "top_ks", "top_ps", "min_ps", "need_min_p_sampling")
 """The parameters of the function for filtered sampling, before ours."""
+FROM_BATCH = "from_schedule_batch"
+"""Builds what the sampler is told of a batch."""
 
 
 def premise(view: View) -> NotNeeded | Withheld | None:
@@ -68,22 +71,48 @@ def targets(view: View) -> Sequence[Target]:
     """Find the functions on the way from ``forward`` to the draw."""
     caller = view.find_caller(FORWARD_ASCEND)
     forward_ascend = view.find_function(FORWARD_ASCEND)
+    end = draws(view)
+    _require_caller(view, SAMPLE_FROM_LOGITS, forward_ascend)
+    _require_names(view, forward_ascend, "torch")
+    return (Target(caller, pass_from_forward), Target(forward_ascend, thread_forward), *end)
+
+
+def draws(view: View) -> Sequence[Target]:
+    """Find the functions that draw, at the end of the way."""
     from_logits = view.find_function(SAMPLE_FROM_LOGITS)
     filtered = view.find_function(SAMPLE_ASCEND)
     draw = view.find_function(DRAW)
-    for name, spot in ((SAMPLE_FROM_LOGITS, forward_ascend), (SAMPLE_ASCEND, from_logits)):
-        _require_caller(view, name, spot)
-    _require_names(view, forward_ascend, "torch")
+    _require_caller(view, SAMPLE_ASCEND, from_logits)
     _require_names(view, from_logits, "torch", DRAW)
     _require_names(view, filtered, "torch", "Optional", DRAW)
     _require_names(view, draw, "is_npu")
     _places.require_torch_npu(view, filtered)
     return (
-        Target(caller, pass_from_forward),
-        Target(forward_ascend, thread_forward),
         Target(from_logits, draw_simple),
-        Target(filtered, draw_filtered),
+        Target(filtered, partial(draw_filtered, rows=_rows_of_batch_flag(view, filtered))),
         Target(draw, fit_for_npu),
+    )
+
+
+def _rows_of_batch_flag(view: View, filtered: Spot) -> str:
+    """Give the test of a row that the batch's flag is made from, if that chooses the path."""
+    flag = batch_flag(filtered.function)
+    if not flag:
+        return ""
+    batch = view.find_function(FROM_BATCH, holding=f"{flag}=")
+    found = [
+        a.value for a in nodes.find_all(batch.node, cst.Arg) if nodes.last_name(a.keyword) == flag
+    ]
+    value = nodes.only(found, sampling.unclear(f"what {flag} is", "one keyword argument"))
+    row = sampling.row_test(value, "top_ks")
+    if row:
+        return row
+    raise AnchorError(
+        sought=f"what {flag} says of a batch",
+        expected="all(LEAST <= ....top_k <= MOST for ...), whose limits a row is to be tested for",
+        found=nodes.code(value)[:80],
+        where=(batch.site,),
+        action="see what decides on the fused path now and adapt codemods/sampler.py",
     )
 
 
@@ -117,9 +146,6 @@ def is_upstream(view: View) -> Site | None:
     if not view.has(SAMPLE_ASCEND, "function"):
         return None
     filtered = view.find_function(SAMPLE_ASCEND)
-    if nodes.calls(filtered.node, SAMPLE_ASCEND):
-        # Ours calls itself for each path; upstream's draw beside it is what a merge left.
-        return None
     native = (
         _draws_from_logs(filtered.node)
         and _draws_from_logs(view.find_function(SAMPLE_FROM_LOGITS).node)
@@ -156,7 +182,7 @@ def draw_simple(node: cst.CSTNode) -> cst.CSTNode:
     step = sampling.unseeded_draw(node, node)
     logits, info = _logits_and_info(node)
     probs = sampling.drawn_from(step)
-    sampling.require_softmax(probs, logits, node)
+    sampling.require_softmax(probs, logits, sampling.without_draw(node, step))
     sampling.require_plain_return(step, node.body.body, step.above[1:])
     text = render("draw_simple", info=info, logits=logits, probs=probs, draw=DRAW)
     node = nodes.place(node, step, text, mark=DRAW)
@@ -184,22 +210,49 @@ def _logits_and_info(node: cst.FunctionDef) -> tuple[str, str]:
     return names[1], names[2]
 
 
-def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
-    """Draw by seed on the fused and on the sorted path, and repair min-p on the fused one."""
+def draw_filtered(node: cst.CSTNode, rows: str = "") -> cst.CSTNode:
+    """Draw by seed on the fused and on the sorted path, and repair min-p on the fused one.
+
+    Args:
+        rows: the test of a row for the fused path, if the batch's flag is passed instead.
+    """
     assert isinstance(node, cst.FunctionDef)
     names = tuple(p.name.value for p in nodes.parameters(node))
-    if names not in (INTERFACE, (*INTERFACE, SEED), (*INTERFACE, SEED, POSITIONS)):
+    flag = batch_flag(node)
+    if not flag and names not in (INTERFACE, (*INTERFACE, SEED), (*INTERFACE, SEED, POSITIONS)):
         raise AnchorError(
             sought=f"the parameters of {SAMPLE_ASCEND}",
             expected=", ".join(INTERFACE),
             found=", ".join(names),
             action="see what the new parameters mean and adapt this codemod",
         )
-    paths = sampling.filtered_paths(node)
-    values = {name: name for name in INTERFACE} | {"draw": DRAW, "function": SAMPLE_ASCEND}
+    paths = sampling.filtered_paths(node, flag, rows)
+    node = _draw_alone(node, paths, flag)
+    cast = render("top_p_type", **_INTERFACE)
+    node = nodes.place(node, paths.fused_call, cast, blank=paths.fused_call.index > 0)
+    node = _repair_min_p(node, "min_ps")
+    if flag:
+        return node
+    return _append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
+
+
+_INTERFACE = {name: name for name in INTERFACE}
+
+
+def batch_flag(node: cst.FunctionDef) -> str:
+    """Name the last parameter of 0.5.21 .., which says whether all rows may be fused."""
+    *others, last = nodes.parameters(node) or [cst.Param(cst.Name(""))]
+    known = tuple(p.name.value for p in others) == (*INTERFACE, SEED, POSITIONS)
+    return last.name.value if known and nodes.dotted(last.default) == "False" else ""
+
+
+def _draw_alone(node: cst.FunctionDef, paths: sampling.Paths, flag: str) -> cst.FunctionDef:
+    """Draw each row as if it were alone: by its own path, in vocabulary order."""
+    text = render("one_path_a_row", fusable=paths.fusable, function=SAMPLE_ASCEND, **_INTERFACE)
+    node = nodes.place(node, paths.first, text, mark=SAMPLE_ASCEND)
+    if flag:
+        node = nodes.place(node, paths.choice, sampling.count_of_rows(flag))
     edits: tuple[tuple[Step, str, str, dict[str, str]], ...] = (
-        (paths.choice, "one_path_a_row", SAMPLE_ASCEND, {"fusable": paths.fusable}),
-        (paths.fused_call, "top_p_type", "", {}),
         (paths.fused_draw, "draw_fused", DRAW, {"probs": paths.fused}),
         (paths.total, "keep_tail", "", {}),
         (
@@ -210,10 +263,9 @@ def draw_filtered(node: cst.CSTNode) -> cst.CSTNode:
         ),
     )
     for step, template, mark, own in edits:
-        blank = step.index > 0 and step is not paths.choice
-        node = nodes.place(node, step, render(template, **values, **own), mark=mark, blank=blank)
-    node = _repair_min_p(node, "min_ps")
-    return _append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
+        text = render(template, draw=DRAW, **_INTERFACE, **own)
+        node = nodes.place(node, step, text, mark=mark, blank=step.index > 0)
+    return node
 
 
 def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
@@ -419,18 +471,21 @@ def _append_arguments(node: cst.FunctionDef, name: str, *values: str) -> cst.Fun
 
 
 def _ends_with(call: cst.Call, values: Sequence[str]) -> bool:
-    """Tell whether a call's last arguments are those, in that order or by keyword."""
-    first = len(call.args) - len(values)
-    last = call.args[max(first, 0) :]
-    again = any(nodes.code(arg.value) in values for arg in call.args[: max(first, 0)])
+    """Tell whether a call's last arguments are those, in that order or by keyword.
+
+    Keyword arguments of other names, such as a batch's flag, do not count.
+    """
+    names = [value.rpartition(".")[2] for value in values]
+    args = [a for a in call.args if a.keyword is None or a.keyword.value in names]
+    first = len(args) - len(values)
+    last = args[max(first, 0) :]
+    again = any(nodes.code(arg.value) in values for arg in args[: max(first, 0)])
     return (
         not again
         and len(last) == len(values)
         and all(
-            nodes.code(arg.value) == value
-            if arg.keyword is None
-            else arg.keyword.value == value.rpartition(".")[2]
-            for arg, value in zip(last, values, strict=True)
+            nodes.code(arg.value) == value if arg.keyword is None else arg.keyword.value == name
+            for arg, value, name in zip(last, values, names, strict=True)
         )
     )
 
@@ -474,13 +529,28 @@ def gaps(view: View) -> tuple[str, ...]:
     found = []
     if _repair_min_p(function, "min_ps") is not function:
         found.append("min_p_type_error")
-    if nodes.calls(function, "gather") and nodes.calls(function, DRAW):
+    if nodes.calls(function, "gather") and nodes.calls(function, DRAW) and not _is_alone(view):
         found.append("neighbour_dependent_draw")
     if not _clamps(draw.node):
         found.append("gumbel_upper_bound")
     if not any(nodes.dotted(call.func) == "top_ps.to" for call in nodes.calls(function, "to")):
         found.append("top_p_dtype")
     return tuple(found)
+
+
+def _is_alone(view: View) -> bool:
+    """Tell whether our own draws stand before upstream's, all of them.
+
+    Raises:
+        AnchorError: what is there of ours has been changed.
+    """
+    filtered = view.find_function(SAMPLE_ASCEND)
+    if not nodes.calls(filtered.node, SAMPLE_ASCEND):
+        return False
+    function, flag = filtered.function, batch_flag(filtered.function)
+    paths = sampling.filtered_paths(function, flag, _rows_of_batch_flag(view, filtered))
+    simple = view.find_function(SAMPLE_FROM_LOGITS).function
+    return _draw_alone(function, paths, flag) is function and draw_simple(simple) is simple
 
 
 SEAM = Seam(targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps)

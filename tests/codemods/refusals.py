@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.engine import vendor
 from tests.helpers import (
     ATTENTION,
+    BATCH_INFO,
     COMMON,
     DISPATCH,
     HANDLER,
     LOOPING_BRANCH,
+    NATIVE_CLASS,
+    NATIVE_DRAW,
     NATIVE_ENABLE,
+    NATIVE_FILTERED,
     OPS,
     OPS_DISABLE,
     OPS_ENABLE,
@@ -23,7 +28,9 @@ from tests.helpers import (
     attention,
     batch_invariant_ops,
     common,
+    flagged_sampler,
     native_ops,
+    native_sampler,
     sampler,
     server_args,
 )
@@ -291,6 +298,32 @@ REFUSALS: dict[str, dict[str, Files]] = {
             )
         },
         "an unknown decorator": {SAMPLER: sampler(draw=_but(_DRAW, "torch.compile(", "fast("))},
+    },
+    "hardened_sampler": {
+        "draw twice": native_sampler(draw=NATIVE_DRAW + "\n\n" + NATIVE_DRAW),
+        "an override in a subclass": native_sampler(
+            body=NATIVE_CLASS + "\n\nclass Mine(Sampler):\n"
+            "    def _sample_from_logits(self, logits, info, simple, positions):\n"
+            "        return None\n"
+        ),
+        "an extra caller": native_sampler(
+            body=NATIVE_CLASS + f"\n\ndef more(x):\n    return {_places.SAMPLE_ASCEND}(x, 1)\n"
+        ),
+        "another parameter of the filter": native_sampler(
+            filtered=_but(NATIVE_FILTERED, "min_ps: torch.Tensor", "min_q: torch.Tensor")
+        ),
+        "no choice of a path": native_sampler(filtered=_but(NATIVE_FILTERED, "hasattr(", "have(")),
+        "the draw from something else": native_sampler(
+            body=_but(NATIVE_CLASS, "torch.softmax(logits, dim=-1)\n", "other(logits)\n")
+        ),
+        "a seeded branch that does more": native_sampler(
+            filtered=_but(NATIVE_FILTERED, "            del kept\n", "            record(kept)\n")
+        ),
+        "a draw in float32": native_sampler(
+            draw=_but(NATIVE_DRAW, "bits.to(torch.float64)", "bits.to(torch.float32)")
+        ),
+        "a flag of something else": flagged_sampler(flag="batch.fusable"),
+        "a flag from nowhere": {**flagged_sampler(), BATCH_INFO: ""},
     },
     "attention_comment": {
         **{name: files for name, files in ATTENTIONS.items() if name != "branch under sinks"},

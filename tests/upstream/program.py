@@ -22,7 +22,7 @@ SEAMS = (
     "npu_ops",
     "launch_guards",
 )
-HARDENING = ("hardened_operators",)
+HARDENING = ("hardened_operators", "hardened_sampler")
 
 
 @dataclass(frozen=True, slots=True)

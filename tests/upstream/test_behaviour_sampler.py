@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.simulator.sglang import package_folder
-from sgl_npu_patch.verify import isolation
+from sgl_npu_patch.verify import isolation, off_npu
 from sgl_npu_patch.verify.behaviour.sampler import p_value
 from sgl_npu_patch.verify.results import Result
+from sgl_npu_patch.verify.static.judged import judge
+from tests.helpers import ROOT, SAMPLER, MemoryTree
+from tests.upstream import edited
+from tests.upstream.edited import lay_out, result, sources
 from tests.upstream.golden import read_expected
-from tests.upstream.releases import release_tree
+from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
 from tests.upstream.trees import patched_tree
 
 PATCHED = ("0.5.9", "0.5.12.post1", "lsglang==1.3.1")
@@ -30,12 +36,28 @@ ALIKE = (
     "sglang-kt==0.7.2",
 )
 NATIVE = ("0.5.13", "0.5.16", "0.5.18", "0.5.21", "0.5.23")
+# One for each sampler.py; the other native releases have that of one of these.
+HARDENED = (
+    "0.5.13",
+    "0.5.14",
+    "0.5.15",
+    "0.5.16",
+    "0.5.17",
+    "0.5.18",
+    "0.5.19",
+    "0.5.20",
+    "0.5.21",
+    "0.5.22",
+    "0.5.23",
+    *FORKS_NATIVE,
+)
+DRAWS = {name: SERIES["all"][name] for name in ("hardened_sampler", "sampler")}
 LEFT_ALONE = {"0.5.3rc2": "not-needed", "0.5.8.post1": "withheld"}
 
-SAMPLER = "srt/layers/sampler.py"
 FAILS_BY_GAP = {
     "neighbour_dependent_draw": {
         "sampler.neighbours_change_nothing",
+        "sampler.a_neighbour_that_left_changes_nothing",
         "sampler.ties_are_cut_the_same",
         "sampler.greedy_takes_the_first_of_ties",
         "sampler.no_top_p_keeps_the_tail",
@@ -85,6 +107,37 @@ def test_a_native_sampler_fails_by_its_gaps(version: str) -> None:
     gaps = read_expected()[version]["gaps"]["sampler"]
     assert failed(found) == set().union(*(FAILS_BY_GAP[gap] for gap in gaps))
     assert {found[name].gap for name in failed(found)} == set(gaps)
+
+
+@pytest.mark.parametrize("version", HARDENED)
+def test_a_hardened_sampler_passes_everything(version: str) -> None:
+    files = sources(version)
+    plan = edited.judge(files, DRAWS)
+    tree = lay_out(version, result(files, plan))
+    assert [(o.status, o.gaps) for o in plan.outcomes] == [("applied", ()), ("upstream", ())]
+    found = results(package_folder(tree), package_folder(release_tree(version)))
+    assert {each.verdict for each in found.values()} == {"pass"}, found
+
+
+@pytest.mark.parametrize("version", RELEASES_NATIVE)
+def test_hardening_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
+    files = sources(version)
+    patched = result(files, edited.judge(files, DRAWS))
+    before, after = (each[SAMPLER].decode().splitlines() for each in (files, patched))
+    taken = [line[2:].strip() for line in difflib.ndiff(before, after) if line.startswith("- ")]
+    assert taken == ["min_p_thresholds = probs_top_k_top_p.max(dim=-1) * min_ps"]
+    assert {name for name in files if files[name] != patched[name]} == {SAMPLER}
+    again = edited.judge(patched, DRAWS)
+    assert [o.status for o in again.outcomes] == ["already", "upstream"]
+    assert files[SAMPLER] in [sources(executed)[SAMPLER] for executed in HARDENED]
+    judged, base = (
+        judge(MemoryTree({ROOT / name: data for name, data in each.items()}), SERIES["all"])
+        for each in (patched, files)
+    )
+    compared = off_npu.check(judged, base)
+    verdicts = {each.id: each.verdict for each in compared}
+    assert verdicts["hardened_sampler.unchanged_off_npu"] == "pass"
+    assert "fail" not in verdicts.values()
 
 
 @pytest.mark.parametrize("version", LEFT_ALONE)

@@ -530,7 +530,7 @@ def ours_and_the_argument_of_upstream_merged(files: Files) -> None:
     within(files, SAMPLER, "_sample_from_logits", (handed, handed * 2))
 
 
-@fixture(NEW, refused={"sampler": "the unseeded draw"}, changed=OURS)
+@fixture(NEW, changed=OURS)
 def ours_and_the_draw_of_upstream_merged(files: Files) -> None:
     patch(files)
     draw = "        sampled_index = torch.multinomial(probs_sort, num_samples=1)\n"

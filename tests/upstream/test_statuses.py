@@ -114,6 +114,12 @@ CLOSED_BY = {
         "scoped_mode_not_restored",
         "extension_not_checked",
     },
+    "hardened_sampler": {
+        "min_p_type_error",
+        "neighbour_dependent_draw",
+        "gumbel_upper_bound",
+        "top_p_dtype",
+    },
 }
 HARDENED = {"batch_invariant": "already", "npu_ops": "already"}
 

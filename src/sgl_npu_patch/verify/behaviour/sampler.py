@@ -165,6 +165,23 @@ def neighbours_change_nothing(trial: Trial) -> None:
 
 
 @_sampler_check(gap=_NEIGHBOUR)
+def a_neighbour_that_left_changes_nothing(trial: Trial) -> None:
+    """What a neighbour has set in a batch's flags changes no token after it has left.
+
+    SGLang does not take a flag back when the request that set it is filtered out.
+    """
+    for fused in (True, False):
+        for name, request in trial.subjects(fused=fused).items():
+            seeded = with_seeds(request, SEEDS)
+            info = sampling_info(seeded)
+            info.is_all_greedy = info.npu_top_k_top_p_eligible = False
+            info.need_top_k_sampling = info.need_top_p_sampling = True
+            drawn = trial.machine(fused=fused).draw(seeded, info=info)
+            expected = trial.alone(name, fused=fused)
+            _demand_same(drawn, expected, "after a neighbour has left", _call(request))
+
+
+@_sampler_check(gap=_NEIGHBOUR)
 def ties_are_cut_the_same(trial: Trial) -> None:
     """Where logits tie at the k-th, a request keeps the same of them in every batch."""
     logits = LOGITS.round()

@@ -146,6 +146,7 @@ def around(backend: str) -> dict[str, Any]:
         "sglang.srt.runtime_context": {
             "get_server_args": lambda: server_args,
             "get_exec": lambda: groups,
+            "get_flags": lambda: server_args,
         },
         "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
         "sglang.srt.sampling.sampling_params": {"TOP_K_ALL": TOP_K_ALL},
