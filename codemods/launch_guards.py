@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.codemods import sampler as _sampler
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
@@ -26,6 +27,10 @@ from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
+
+
+DECLARE = "declare_resolution"
+"""What the handler changes arguments by where they cannot be assigned (0.5.19 ..)."""
 
 
 def is_upstream(view: View) -> Site | None:
@@ -61,14 +66,19 @@ def guards(node: cst.CSTNode) -> bool:
 
 def _applies(step: Step) -> bool:
     call = nodes.statement_call(step.node)
-    return call is not None and nodes.dotted(call.func) == "launch_guards.apply"
+    if call is None and (pair := nodes.assigned(step.node)) is not None:
+        call = pair[1] if isinstance(pair[1], cst.Call) else None
+    return call is not None and nodes.dotted(call.func) in _CALLS
+
+
+_CALLS = ("launch_guards.apply", "launch_guards.decide")
 
 
 def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     """Append the call to the deterministic branch."""
     assert isinstance(node, cst.FunctionDef)
     branch = _places.enabled_branch(node)
-    text = imports + render("launch_guards", args=branch.args)
+    text = imports + call_of(node, branch)
     wanted = nodes.block(text, blank=True)
     body = branch.body
     for start in range(len(body) - len(wanted) + 1):
@@ -81,15 +91,48 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
             found="a return inside the branch",
             action="call launch_guards.apply by hand on every way out",
         )
-    others = nodes.calls(node, "apply")
-    if others and "launch_guards" in nodes.code(node):
+    others = [
+        call
+        for name in _CALLS
+        for call in nodes.calls(node, name.rpartition(".")[2])
+        if "launch_guards" in nodes.code(node)
+    ]
+    if others:
         raise AnchorError(
-            sought=f"launch_guards.apply in {node.name.value}",
+            sought=f"the call of launch_guards in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
             found=f"one in another place or form: {nodes.code(others[0])[:80]}",
             action="take that call out, and apply again",
         )
     return nodes.insert(node, body[-1], after=wanted)
+
+
+def call_of(node: cst.FunctionDef, branch: Branch) -> str:
+    """Render the call in the form in which the handler itself changes arguments.
+
+    Raises:
+        AnchorError: it neither assigns them nor declares changes of one object.
+    """
+    declarations = [
+        call for statement in branch.body for call in nodes.calls(statement, DECLARE) if call.args
+    ]
+    if not declarations and branch.args in _parameters(node):
+        return render("launch_guards", args=branch.args)
+    forms = {(nodes.dotted(c.func), nodes.dotted(c.args[0].value)) for c in declarations}
+    if len(forms) != 1 or not all(map(all, forms)):
+        raise AnchorError(
+            sought=f"how {node.name.value} changes arguments",
+            expected=f"assignments to a parameter, or calls of {DECLARE} for one object",
+            found=", ".join(sorted(f"{name}({of}, ...)" for name, of in forms))
+            or f"neither; {branch.args} is no parameter",
+            action="call launch_guards by hand, and change what it decides",
+        )
+    ((declare, record),) = forms
+    return render("launch_guards_declared", args=branch.args, declare=declare, record=record)
+
+
+def _parameters(node: cst.FunctionDef) -> set[str]:
+    return {parameter.name.value for parameter in nodes.parameters(node)}
 
 
 SEAM = Seam(
