@@ -1,15 +1,16 @@
-"""List the series of seams; each one is the file of that name in this folder."""
+"""List the series of seams; each seam is the file of its name in this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from sgl_npu_patch.codemods import (
     attention_comment,
     backend_lists,
     batch_invariant,
     device_dispatch,
+    hardened_operators,
     launch_guards,
     npu_ops,
     radix_cache,
@@ -18,7 +19,12 @@ from sgl_npu_patch.codemods import (
 )
 from sgl_npu_patch.engine.seam import Seam
 
-SERIES = (
+
+def _series(*modules: ModuleType) -> Mapping[str, Seam]:
+    return MappingProxyType({m.__name__.rpartition(".")[2]: m.SEAM for m in modules})
+
+
+DETERMINISTIC = _series(
     backend_lists,
     radix_cache,
     sampling_backend,
@@ -29,8 +35,19 @@ SERIES = (
     npu_ops,
     launch_guards,
 )
-"""The series `deterministic`, in the order in which its seams are judged and edited."""
+"""Adapts a tree that has no adaptation; in the order in which its seams are judged and edited."""
 
-DETERMINISTIC: Mapping[str, Seam] = MappingProxyType(
-    {module.__name__.rpartition(".")[2]: module.SEAM for module in SERIES}
+HARDENING = _series(
+    hardened_operators,
 )
+"""Closes the gaps of upstream's own adaptation."""
+
+SERIES: Mapping[str, Mapping[str, Seam]] = MappingProxyType(
+    {
+        "deterministic": DETERMINISTIC,
+        "hardening": HARDENING,
+        "all": MappingProxyType({**HARDENING, **DETERMINISTIC}),
+    }
+)
+"""What `--series` chooses from. All begins with `hardening`: the gaps that it closes are gone
+where `deterministic` looks for them."""

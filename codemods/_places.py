@@ -32,6 +32,9 @@ OURS = "npu_ops"
 UPSTREAM_OPS = "npu_batch_invariant_ops"
 """The module of upstream's own adaptation, in the folder where ours go."""
 
+CONTAINED = "the series deterministic contains these repairs"
+"""Why the series `hardening` leaves a tree alone that has no adaptation of upstream's."""
+
 
 def handler(view: View) -> Spot:
     """Find the function that adapts the server's arguments to deterministic inference."""
@@ -154,19 +157,28 @@ def parts(view: View, spot: Spot) -> Iterator[tuple[Spot, Branch]]:
 def native_enable(view: View) -> Site | None:
     """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands.
 
-    Not where our own hand-over stands before it, as after a merge of both.
+    Not where our own hand-over stands before it: of the series `hardening`, or after a merge.
     """
     spot = view.find_function(ENABLE)
-    modules = {
-        nodes.last_name(imported.module) for imported in nodes.find_all(spot.node, cst.ImportFrom)
-    }
     if any(name.value == OURS for name in nodes.find_all(spot.node, cst.Name)):
         return None
-    if UPSTREAM_OPS not in modules and not _imports_upstream_ops(view, spot):
+    if not has_upstream_branch(view, spot):
         return None
     require_upstream_ops(view, spot)
     require_torch_npu(view, spot)
     return spot.site
+
+
+def has_upstream_branch(view: View, enable: Spot) -> bool:
+    """Tell whether a function has upstream's own NPU branch, whether or not it is reached.
+
+    Raises:
+        AnchorError: what the branch needs would be imported on every device.
+    """
+    modules = {
+        nodes.last_name(imported.module) for imported in nodes.find_all(enable.node, cst.ImportFrom)
+    }
+    return UPSTREAM_OPS in modules or _imports_upstream_ops(view, enable)
 
 
 def _imports_upstream_ops(view: View, spot: Spot) -> bool:

@@ -14,7 +14,7 @@ the mode must restore the operators, which `set_batch_invariant_mode` does on no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import libcst as cst
 
@@ -38,7 +38,17 @@ _UNREGISTERED = {
 
 
 def targets(view: View) -> Sequence[Target]:
-    """Find the three functions that change the mode."""
+    """Find the three functions that change the mode, which so far do nothing for an NPU."""
+    return hand_over(view, untouched)
+
+
+def hand_over(view: View, permits: Callable[[cst.FunctionDef], None]) -> Sequence[Target]:
+    """Find the three functions that change the mode, and hand each over to npu_ops on an NPU.
+
+    Args:
+        permits: raises an `AnchorError` where what enabling does on an NPU must not be put out of
+            force.
+    """
     enable, disable, scoped = (
         view.find_function(name) for name in (_places.ENABLE, DISABLE, SCOPED)
     )
@@ -55,7 +65,7 @@ def targets(view: View) -> Sequence[Target]:
         mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
     imports = [_places.import_is_npu(view, spot) for spot in (enable, disable, scoped)]
     return (
-        Target(enable, lambda node: enter(_function(node), imports[0])),
+        Target(enable, lambda node: enter(_function(node), imports[0], permits)),
         Target(disable, lambda node: leave(_function(node), imports[1], mode)),
         Target(scoped, lambda node: scope(_function(node), imports[2], mode, bmm)),
     )
@@ -66,7 +76,9 @@ def _function(node: cst.CSTNode) -> cst.FunctionDef:
     return node
 
 
-def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
+def enter(
+    node: cst.FunctionDef, imports: str, permits: Callable[[cst.FunctionDef], None]
+) -> cst.FunctionDef:
     """Hand over to npu_ops behind the check of the flag, before anything is registered."""
     top = [step for step in nodes.steps(node) if len(step.above) == 1]
     flag = next(step for step in top if _returns_early(step))
@@ -110,7 +122,9 @@ def enter(node: cst.FunctionDef, imports: str) -> cst.FunctionDef:
         arguments=", ".join(arguments),
     )
     edited = nodes.place(node, anchor, imports + text, mark=_places.OURS, after=True, blank=True)
-    return edited if edited is node else _untouched(node, edited)
+    if edited is not node:
+        permits(node)
+    return edited
 
 
 def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
@@ -232,25 +246,27 @@ def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
         ),
     )
     edited = nodes.place(node, last, text, mark=_places.OURS, after=True)
-    return edited if edited is node else _untouched(node, edited)
+    if edited is not node:
+        untouched(node)
+    return edited
 
 
-def _untouched(node: cst.FunctionDef, edited: cst.FunctionDef) -> cst.FunctionDef:
+def untouched(node: cst.FunctionDef) -> None:
     """Insist that a function did nothing for an NPU before; ours would put it out of force."""
     for step in nodes.steps(node):
         # Of a compound statement the head is looked at: what it holds has steps of its own.
         head = step.node.test if isinstance(step.node, cst.If) else step.node
-        if isinstance(head, cst.SimpleStatementLine | cst.BaseExpression) and _on_npu(head):
+        if isinstance(head, cst.SimpleStatementLine | cst.BaseExpression) and on_npu(head):
             raise AnchorError(
                 sought=f"what {node.name.value} does on an NPU",
                 expected="nothing yet, or what this tool or upstream writes",
                 found=nodes.code(head)[:80],
                 action="take the branch for the NPU out, and apply again",
             )
-    return edited
 
 
-def _on_npu(node: cst.CSTNode) -> bool:
+def on_npu(node: cst.CSTNode) -> bool:
+    """Tell whether anything in a node names the NPU."""
     names = any(
         "npu" in name.value.lower() or name.value == "batch_invariant_ops"
         for name in nodes.find_all(node, cst.Name)

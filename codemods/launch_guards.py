@@ -35,7 +35,8 @@ DECLARE = "declare_resolution"
 
 def is_upstream(view: View) -> Site | None:
     """Tell whether the tree carries the whole of upstream's adaptation."""
-    if _places.native_enable(view) is None or _sampler.is_upstream(view) is None:
+    native = _places.has_upstream_branch(view, view.find_function(_places.ENABLE))
+    if not native or _sampler.is_upstream(view) is None:
         return None
     spot = _places.handler(view)
     with Located(spot.site):

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch import codemods
 
 ROOT = Path(__file__).resolve().parent.parent
 SEAMS = ROOT / "docs" / "seams.md"
@@ -33,26 +33,38 @@ _GIT = {
 """Gives the same commits whoever makes them, and whenever."""
 
 INTRODUCTION = """\
-# Seams of the series `deterministic`
+# Seams
 
-A seam is one place (or group of places) in SGLang that the patch changes. They are judged and
-edited in this order; `sgl-npu-patch explain SEAM` prints the same text. This page is generated from
-the docstrings in `codemods/` by `make docs`; edit those.
+A seam is one place (or group of places) in SGLang that the patch changes. The seams of a series are
+judged and edited in this order; `sgl-npu-patch explain SEAM` prints the same text. This page is
+generated from the docstrings in `codemods/` by `make docs`; edit those.
 """
+
+ABOUT = {
+    "deterministic": """\
+Adapts trees that have no adaptation of their own, SGLang 0.5.3rc2 to 0.5.12.post1. Trees that have
+one keep it, and its gaps are named.
+""",
+    "hardening": """\
+Closes those gaps, on trees that have upstream's adaptation, 0.5.13 and later. `--series all` judges
+it first, so that `deterministic` names what stays open.
+""",
+}
 
 
 def render_seams() -> str:
     """Give docs/seams.md: one heading a seam, then its docstring and what it needs."""
     parts = [INTRODUCTION]
-    for module in SERIES:
-        name = module.__name__.rpartition(".")[2]
-        needs = [
-            *module.SEAM.needs,
-            *(f"{need} (where it applies)" for need in module.SEAM.needs_if_defined),
-        ]
-        parts.append(f"\n## {name}\n\n{inspect.getdoc(module)}\n")
-        if needs:
-            parts.append(f"\n**Needs**: {', '.join(needs)}.\n")
+    for series, about in ABOUT.items():
+        parts.append(f"\n## Series `{series}`\n\n{about}")
+        for name, seam in codemods.SERIES[series].items():
+            needs = [
+                *seam.needs,
+                *(f"{need} (where it applies)" for need in seam.needs_if_defined),
+            ]
+            parts.append(f"\n### {name}\n\n{inspect.getdoc(getattr(codemods, name))}\n")
+            if needs:
+                parts.append(f"\n**Needs**: {', '.join(needs)}.\n")
     return "".join(parts)
 
 

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from sgl_npu_patch.engine.tree import SourceTree
     from sgl_npu_patch.verify.run import Verified
 
-WHEEL_SUFFIX = "npu.deterministic"
+WHEEL_SUFFIX = {
+    "deterministic": "npu.deterministic",
+    "hardening": "npu.hardening",
+    "all": "npu.deterministic.hardening",
+}
 """What tells a patched wheel's version from the original's: the device and the series."""
 
 OK, NOT_AS_WANTED, USAGE, CONFLICT, REFUSED, BUG = 0, 1, 2, 3, 4, 70
@@ -40,6 +44,14 @@ class Format(str, Enum):
 
     text = "text"
     json = "json"
+
+
+class Series(str, Enum):
+    """Choose which seams a command is about."""
+
+    deterministic = "deterministic"
+    hardening = "hardening"
+    all = "all"
 
 
 class CheckFormat(str, Enum):
@@ -129,6 +141,14 @@ Revision = Annotated[
     ),
 ]
 Output = Annotated[Format, typer.Option("--format", help="How to report.")]
+Chosen = Annotated[
+    Series,
+    typer.Option(
+        "--series",
+        help="Which seams: those that adapt a tree without an adaptation, those that close the "
+        "gaps of upstream's own, or all.",
+    ),
+]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit 1 if anything is withheld or has gaps.")
 ]
@@ -168,6 +188,7 @@ def _options(
 @app.command()
 def apply(
     path: TreeOrOut,
+    series: Chosen = Series.deterministic,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 if something would change.")
     ] = False,
@@ -187,7 +208,7 @@ def apply(
             "--wheel",
             metavar="FILE",
             help="Leave this wheel as it is and write a patched one to PATH, with the version "
-            f"suffix +{WHEEL_SUFFIX}.",
+            f"suffix +{WHEEL_SUFFIX['deterministic']} or as --series says.",
             show_default=False,
         ),
     ] = None,
@@ -200,15 +221,19 @@ def apply(
     if wheel is not None:
         if rev is not None:
             raise UsageError("--rev and --wheel exclude each other: a wheel has no revisions")
-        _apply_to_wheel(wheel, path, only, skip, output, check=check, diff=diff, strict=strict)
+        selected = _selected(series, only, skip)
+        suffix = WHEEL_SUFFIX[series.value]
+        _apply_to_wheel(
+            wheel, path, suffix, selected, output, check=check, diff=diff, strict=strict
+        )
         return
     if not check:
         _check_writable(path, rev)
-    with _planned(path, rev, only, skip) as (tree, plan):
+    with _planned(path, rev, _selected(series, only, skip)) as (tree, plan):
         if plan.changes.changes and not check:
             _write(tree, plan, allow_dirty)
         else:
-            prove(plan, _series())
+            prove(plan, _seams())
         verb = "would change" if check else "changed"
         with _reader_may_leave():
             _report(tree, plan, output, verb, with_diff=diff)
@@ -218,8 +243,8 @@ def apply(
 def _apply_to_wheel(
     wheel: str,
     out: str,
-    only: list[str] | None,
-    skip: list[str] | None,
+    suffix: str,
+    selected: tuple[str, ...],
     output: Format,
     *,
     check: bool,
@@ -229,16 +254,15 @@ def _apply_to_wheel(
     from sgl_npu_patch.engine.plan import make_plan, prove
     from sgl_npu_patch.engine.wheel import open_wheel, target_of, write_wheel
 
-    selected = _selected(only, skip)
     folder = _path(out, "PATH")
     tree = open_wheel(_path(wheel, "FILE"))
-    plan = make_plan(tree, _series(), selected)
+    plan = make_plan(tree, _seams(), selected)
     for warning in _warn_of_copies(tree):
         _warn(warning)
-    prove(plan, _series())
-    target = target_of(tree, folder, WHEEL_SUFFIX) if plan.changes.changes else None
+    prove(plan, _seams())
+    target = target_of(tree, folder, suffix) if plan.changes.changes else None
     if target is not None and not check:
-        for name in write_wheel(tree, plan.changes, target, WHEEL_SUFFIX):
+        for name in write_wheel(tree, plan.changes, target, suffix):
             _warn(f"{name} is left out of the patched wheel, where it would not hold any more")
     verb = "would change" if check else "changed"
     with _reader_may_leave():
@@ -252,6 +276,7 @@ def _apply_to_wheel(
 @app.command()
 def status(
     path: Tree,
+    series: Chosen = Series.deterministic,
     only: Only = None,
     skip: Skip = None,
     strict: Strict = False,
@@ -259,18 +284,26 @@ def status(
     output: Output = Format.text,
 ) -> None:
     """Show what each seam finds in a tree; write nothing."""
-    with _planned(path, rev, only, skip) as (tree, plan), _reader_may_leave():
+    selected = _selected(series, only, skip)
+    with _planned(path, rev, selected) as (tree, plan), _reader_may_leave():
         _report(tree, plan, output, "would change", with_diff=False)
     _leave(plan, strict=strict, pending=False)
 
 
 @app.command()
-def diff(path: Tree, only: Only = None, skip: Skip = None, rev: Revision = None) -> None:
+def diff(
+    path: Tree,
+    series: Chosen = Series.deterministic,
+    only: Only = None,
+    skip: Skip = None,
+    rev: Revision = None,
+) -> None:
     """Print the change as a unified diff for `git apply` or `patch -p1`; write nothing."""
     from sgl_npu_patch.engine.plan import prove
 
-    with _planned(path, rev, only, skip) as (tree, plan), _reader_may_leave():
-        prove(plan, _series())
+    selected = _selected(series, only, skip)
+    with _planned(path, rev, selected) as (tree, plan), _reader_may_leave():
+        prove(plan, _seams())
         if plan.conflicts:
             _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
         _print_diff(tree, plan)
@@ -280,6 +313,7 @@ def diff(path: Tree, only: Only = None, skip: Skip = None, rev: Revision = None)
 @app.command()
 def verify(
     path: Tree,
+    series: Chosen = Series.deterministic,
     base: Annotated[
         str | None,
         typer.Option(
@@ -347,6 +381,7 @@ def verify(
             _warn(warning)
         verified = run_checks(
             tree,
+            series.value,
             base=original,
             static_only=static,
             layers=layers,
@@ -429,6 +464,7 @@ def matrix(
             callback=_in_order,
         ),
     ] = None,
+    series: Chosen = Series.deterministic,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow ranges along first parents only.")
     ] = False,
@@ -496,6 +532,7 @@ def matrix(
                 first_parent=first_parent,
                 touching=touching,
             ),
+            series=series.value,
             checks="verify" if behaviour else "static" if static else "",
             baseline=None if baseline is None else _path(baseline, "FILE"),
             write_baseline=write_baseline,
@@ -530,8 +567,9 @@ def bisect(
     """Find the commits at which the statuses of seams change between two revisions."""
     from sgl_npu_patch.matrix import command
 
-    if seam is not None and seam not in _series():
-        raise UsageError(f"no such seam: {seam}; seams are {', '.join(_series())}")
+    known = _names(Series.deterministic)
+    if seam is not None and seam not in known:
+        raise UsageError(f"no such seam: {seam}; seams are {', '.join(known)}")
     text, remarks = command.bisect(
         _path(repository, "REPO"), good, bad, seam, cache=not no_cache, output=output.value
     )
@@ -542,13 +580,27 @@ def bisect(
 
 
 @app.command("list")
-def list_seams(output: Output = Format.text) -> None:
+def list_seams(series: Chosen = Series.deterministic, output: Output = Format.text) -> None:
     """List the seams of the series in order."""
-    rows = [(name, _first_line(name)) for name in _series()]
+    rows = [(name, _first_line(name)) for name in _names(series)]
     if output is Format.json:
         from sgl_npu_patch.reports.document import render_json
 
-        lines = [render_json([{"seam": name, "summary": summary} for name, summary in rows])]
+        hardening = _names(Series.hardening)
+        lines = [
+            render_json(
+                [
+                    {
+                        "seam": name,
+                        "summary": summary,
+                        "series": (
+                            Series.hardening if name in hardening else Series.deterministic
+                        ).value,
+                    }
+                    for name, summary in rows
+                ]
+            )
+        ]
     else:
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {summary}" for name, summary in rows]
@@ -561,7 +613,7 @@ def explain(
     seam: Annotated[str, typer.Argument(metavar="SEAM", show_default=False, help="A seam's name.")],
 ) -> None:
     """Explain one seam in full: why, where, upstream, and when it ends."""
-    series = _series()
+    series = _seams()
     if seam not in series:
         raise UsageError(f"no such seam: {seam}; seams are {', '.join(series)}")
     print(f"{seam}\n{'=' * len(seam)}\n\n{_documentation(seam)}")
@@ -699,10 +751,16 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-def _series() -> Mapping[str, Seam]:
-    from sgl_npu_patch.codemods import DETERMINISTIC
+def _seams() -> Mapping[str, Seam]:
+    from sgl_npu_patch.codemods import SERIES
 
-    return DETERMINISTIC
+    return SERIES["all"]
+
+
+def _names(series: Series) -> tuple[str, ...]:
+    from sgl_npu_patch.codemods import SERIES
+
+    return tuple(SERIES[series.value])
 
 
 def _documentation(seam: str) -> str:
@@ -724,15 +782,16 @@ def _path(given: str, name: str) -> Path:
     return Path(given)
 
 
-def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]:
+def _selected(series: Series, only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]:
+    """Choose seams: those of a series, or of any series by name."""
     from sgl_npu_patch.engine.plan import check_selection
 
-    series = _series()
+    seams = _seams()
     for name in skip or ():
-        if name not in series:
-            raise UsageError(f"no such seam: {name}; seams are {', '.join(series)}")
-    wanted = [name for name in (only or series) if name not in (skip or ())]
-    selected = check_selection(series, wanted)
+        if name not in seams:
+            raise UsageError(f"no such seam: {name}; seams are {', '.join(seams)}")
+    wanted = [name for name in (only or _names(series)) if name not in (skip or ())]
+    selected = check_selection(seams, wanted)
     if not selected:
         raise UsageError("--only and --skip leave no seam")
     return selected
@@ -748,7 +807,7 @@ def _opened(path: Path, rev: str | None) -> AbstractContextManager[SourceTree]:
 
 @contextmanager
 def _planned(
-    path: str, rev: str | None, only: list[str] | None, skip: list[str] | None
+    path: str, rev: str | None, selected: tuple[str, ...]
 ) -> Iterator[tuple[SourceTree, Plan]]:
     from dataclasses import replace
 
@@ -756,9 +815,8 @@ def _planned(
     from sgl_npu_patch.engine.record import record
     from sgl_npu_patch.engine.tree import DirectoryTree
 
-    selected = _selected(only, skip)
     with _opened(_path(path, "PATH"), rev) as tree:
-        plan = make_plan(tree, _series(), selected)
+        plan = make_plan(tree, _seams(), selected)
         warnings = _warn_of_copies(tree)
         if isinstance(tree, DirectoryTree):
             recorded = record(tree, plan.changes)
@@ -817,7 +875,7 @@ def _write(tree: SourceTree, plan: Plan, allow_dirty: bool) -> None:
                 f"{', '.join(dirty[:5])}{' ...' if len(dirty) > 5 else ''}; nothing was changed; "
                 "commit or stash them, or pass --allow-dirty"
             )
-    commit(tree.root, plan.changes, lambda: prove(plan, _series()))
+    commit(tree.root, plan.changes, lambda: prove(plan, _seams()))
 
 
 def _report(

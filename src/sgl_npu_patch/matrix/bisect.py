@@ -254,14 +254,15 @@ class _Side:
 
     def read(self, seam: str) -> set[str]:
         """List the files that judging the seam alone takes."""
-        from sgl_npu_patch.codemods import DETERMINISTIC
+        from sgl_npu_patch.codemods import SERIES
         from sgl_npu_patch.engine.cache import Traced
         from sgl_npu_patch.engine.plan import make_plan
 
         try:
             tree = self.repository.open(self.revision)
             traced = Traced(tree, tree.package)
-            make_plan(traced, DETERMINISTIC, [seam, *DETERMINISTIC[seam].needs] if seam else None)
+            seams = SERIES["all"]
+            make_plan(traced, seams, [seam, *seams[seam].needs] if seam else None)
         except (Refused, UsageError):
             return set()
         return {str(path) for path in traced.blobs}

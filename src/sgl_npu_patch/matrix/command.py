@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ class Report:
 def matrix(
     asked: Asked,
     *,
+    series: str,
     checks: Checks,
     baseline: Path | None,
     write_baseline: bool,
@@ -70,7 +71,8 @@ def matrix(
 
         before = None if write_baseline else known.read(baseline)
     with_diff = any(report.format == "html" for report in to_write)
-    with Judge(Options(checks=checks, diff=with_diff, cache=cache)) as judge:
+    options = Options(series=series, checks=checks, diff=with_diff, cache=cache)
+    with Judge(options) as judge:
         wanted = _select(asked, judge)
         with _progress(len(wanted)) as progress:
             document = judge_trees(judge, wanted, jobs or processors(), progress)
@@ -100,7 +102,7 @@ def _blame(judge: Judge, place: str, before: Mapping[str, Known], document: dict
         if revision
         for seam, fact in facts.items()
     ]
-    with Judge(Options(cache=judge.options.cache)) as other:
+    with Judge(replace(judge.options, checks="", diff=False)) as other:
         blame(other, place, document["changes"], good)
 
 
@@ -140,7 +142,8 @@ def _revisions(asked: Asked, judge: Judge) -> list[Wanted]:
     repository = judge.repository(asked.repository)
     paths: Sequence[str] = ()
     if asked.touching:
-        paths = selection.files_read(repository, selection.ends_of(asked.revs))
+        ends = selection.ends_of(asked.revs)
+        paths = selection.files_read(repository, ends, judge.options.series)
     return list(
         selection.select_revisions(
             repository, asked.revs, first_parent=asked.first_parent, paths=paths

@@ -42,6 +42,7 @@ _CHECKED_BY = (*MADE_OF, "verify", "verify.static", "verify.behaviour", "simulat
 class Options:
     """Say what to find out about each tree, and whether to remember it."""
 
+    series: str = "deterministic"
     checks: Checks = ""
     diff: bool = False
     cache: bool = True
@@ -180,7 +181,9 @@ class Judge:
             return None
         prefix = str(prefix_of(tree)) if self.options.diff else ""
         executed_by = _torch() if whole else ""
-        question = json.dumps([self.options.checks, self.options.diff, prefix, executed_by])
+        question = json.dumps(
+            [self.options.series, self.options.checks, self.options.diff, prefix, executed_by]
+        )
         if question not in self._memories:
             made_of = _CHECKED_BY if self.options.checks else MADE_OF
             store = Store(user_folder() / ANSWERS)
@@ -228,13 +231,13 @@ class Compute:
         return data
 
     def _found(self, tree: SourceTree) -> tuple[dict[str, Any], bool]:
-        from sgl_npu_patch.codemods import DETERMINISTIC
+        from sgl_npu_patch.codemods import SERIES
         from sgl_npu_patch.engine.overlay import Cache, Overlay
         from sgl_npu_patch.engine.plan import make_plan
         from sgl_npu_patch.reports.document import plan_document
 
         self.derived[:] = [self.derived[0].for_another_tree() if self.derived else Cache()]
-        plan = make_plan(Overlay(tree, self.derived[0]), DETERMINISTIC)
+        plan = make_plan(Overlay(tree, self.derived[0]), SERIES[self.options.series])
         found = plan_document(plan)
         if self.options.diff:
             from sgl_npu_patch.reports.diff import render_diff
@@ -251,7 +254,8 @@ class Compute:
         from sgl_npu_patch.verify.run import verify
 
         static_only = self.options.checks == "static"
-        verified = verify(patched(tree, plan.changes), static_only=static_only)
+        after = patched(tree, plan.changes)
+        verified = verify(after, self.options.series, static_only=static_only)
         found["checks"] = check_documents(verified.results)
         return found, verified.lasting
 

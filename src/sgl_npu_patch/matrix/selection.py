@@ -146,13 +146,13 @@ def _range(
     return commits
 
 
-def files_read(repository: Repository, revisions: Iterable[str]) -> tuple[str, ...]:
-    """List the files of the trees at some revisions that the series reads, there or not.
+def files_read(repository: Repository, revisions: Iterable[str], series: str) -> tuple[str, ...]:
+    """List the files of the trees at some revisions that a series reads, there or not.
 
     Raises:
         Refused: none of the revisions can be judged.
     """
-    from sgl_npu_patch.codemods import DETERMINISTIC
+    from sgl_npu_patch.codemods import SERIES
     from sgl_npu_patch.engine.cache import Traced
     from sgl_npu_patch.engine.plan import make_plan
 
@@ -162,7 +162,7 @@ def files_read(repository: Repository, revisions: Iterable[str]) -> tuple[str, .
         try:
             tree = repository.open(revision)
             traced = Traced(tree, tree.package)
-            make_plan(traced, DETERMINISTIC)
+            make_plan(traced, SERIES[series])
             found.update(traced.blobs)
         except Refused as error:
             last = str(error)

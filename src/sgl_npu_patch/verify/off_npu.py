@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sgl_npu_patch.codemods import (
-    DETERMINISTIC,
+    SERIES,
     _places,
     attention_comment,
     backend_lists,
@@ -69,7 +69,7 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
         only: ids and seams to take, all if empty.
     """
     owners: dict[Key, list[str]] = {}
-    for seam in DETERMINISTIC:
+    for seam in judged.outcomes:
         for key in dict.fromkeys((*_edited(judged, seam), *_to_edit(judged, base, seam))):
             owners.setdefault(key, []).append(seam)
     found: dict[Key, _Difference] = {}
@@ -78,7 +78,7 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
         symbols = {symbol: seams for (at, symbol), seams in owners.items() if at == path}
         compared = _compare(judged, base.overlay, path, symbols, only_ascend)
         found |= {(path, symbol): difference for symbol, difference in compared.items()}
-    wanted = [s for s in DETERMINISTIC if not only or {s, f"{s}.{CHECK}"} & set(only)]
+    wanted = [s for s in judged.outcomes if not only or {s, f"{s}.{CHECK}"} & set(only)]
     results = [_of_seam(judged, base.overlay, seam, owners, found) for seam in wanted]
     if not only or NOWHERE_ELSE in only:
         results.append(_elsewhere(owners, found))
@@ -166,7 +166,7 @@ def _result(
 
 
 def _added(judged: Judged, base: Overlay, seam: str) -> Iterator[str]:
-    for module in DETERMINISTIC[seam].vendors:
+    for module in SERIES["all"][seam].vendors:
         path = vendor.FOLDER / f"{module}.py"
         there = judged.overlay.read(judged.package / path) is not None
         if there and base.read(base.tree.package / path) is None:

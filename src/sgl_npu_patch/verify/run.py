@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
 from sgl_npu_patch.engine.open_tree import as_folder
 from sgl_npu_patch.engine.plan import Plan
@@ -47,6 +47,7 @@ class Verified:
 
 def verify(
     tree: SourceTree,
+    series: str = "deterministic",
     *,
     base: SourceTree | None = None,
     static_only: bool = False,
@@ -58,6 +59,8 @@ def verify(
     """Run the checks on a patched tree.
 
     Args:
+        series: what the tree was patched with. What `hardening` leaves as it is belongs to the
+            promise too, so that it brings the checks of `all`.
         base: the unpatched tree to compare with.
         static_only: execute nothing of the tree.
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
@@ -69,7 +72,8 @@ def verify(
         Refused: a tree cannot be read or is too old, or torch is missing.
         UsageError: ``only`` names what is neither a seam nor a check.
     """
-    behaves = not static_only and not (only and set(only) <= _static_ids())
+    seams = SERIES["all" if series == "hardening" else series]
+    behaves = not static_only and not (only and set(only) <= _static_ids(seams))
     if behaves and find_spec("torch") is None:
         raise Refused(
             "torch is not installed, and the checks that execute the tree need it: install "
@@ -77,7 +81,7 @@ def verify(
         )
     tell("judging the tree")
     try:
-        judged = judge(tree)
+        judged = judge(tree, seams)
     except Unparsable as error:
         return Verified(None, tuple(_unparsable(tree, error)))
     tell("static checks")
@@ -86,7 +90,7 @@ def verify(
         from sgl_npu_patch.verify import off_npu
 
         tell("comparison with the unpatched tree off an NPU")
-        results += off_npu.check(judged, judge(base), only)
+        results += off_npu.check(judged, judge(base, seams), only)
     if torch_npu is not None:
         tell(f"contracts with torch_npu {torch_npu}")
         contracts = import_module("sgl_npu_patch.verify.contracts")
@@ -95,7 +99,7 @@ def verify(
     if behaves:
         tell("behaviour on a simulated NPU")
         results += _behaviour(tree, judged, base, layers=layers, only=only)
-    _check_only(only, results)
+    _check_only(only, seams, results)
     return Verified(judged.plan, tuple(results))
 
 
@@ -177,18 +181,18 @@ _MARKS = {
 """What stands in the files that each seam edits, for one that cannot be parsed."""
 
 
-def _static_ids() -> set[str]:
+def _static_ids(seams: Iterable[str]) -> set[str]:
     from sgl_npu_patch.verify import off_npu
 
-    compared = {f"{seam}.{off_npu.CHECK}" for seam in DETERMINISTIC}
+    compared = {f"{seam}.{off_npu.CHECK}" for seam in seams}
     return {*static.CHECKS, *compared, off_npu.NOWHERE_ELSE}
 
 
-def _check_only(only: Sequence[str], results: Sequence[Result]) -> None:
-    known = {*DETERMINISTIC, *(result.id for result in results)}
+def _check_only(only: Sequence[str], seams: Iterable[str], results: Sequence[Result]) -> None:
+    known = {*seams, *(result.id for result in results)}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise UsageError(
             f"no check or seam of that name ran: {', '.join(unknown)}; seams are "
-            f"{', '.join(DETERMINISTIC)}; comparisons need --base, layers need --layers"
+            f"{', '.join(seams)}; comparisons need --base, layers need --layers"
         )

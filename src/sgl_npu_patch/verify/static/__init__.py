@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Site, Unparsable
 from sgl_npu_patch.verify.findings import Finding, NotApplicable, failed
 from sgl_npu_patch.verify.results import Result, Verdict
@@ -37,7 +37,7 @@ def _declared() -> Iterator[_Declared]:
         "device_dispatch": (content.answers_npu,),
         "batch_invariant": (values.operators_by_attribute,),
     }
-    for seam, declared in DETERMINISTIC.items():
+    for seam, declared in SERIES["all"].items():
         yield _Declared(seam, presence.in_place)
         yield _Declared(seam, presence.compiles)
         if declared.vendors:
@@ -62,7 +62,8 @@ def check(judged: Judged, only: Collection[str] = ()) -> list[Result]:
     return [
         _result(judged, declared)
         for declared in CHECKS.values()
-        if not only or declared.id in only or declared.seam in only
+        if declared.seam in judged.outcomes
+        and (not only or declared.id in only or declared.seam in only)
     ]
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import DETERMINISTIC, _places
+from sgl_npu_patch.codemods import DETERMINISTIC, SERIES, _places
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.outcome import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
+from sgl_npu_patch.engine.seam import Seam
 from sgl_npu_patch.engine.source import Block, Source
 from sgl_npu_patch.engine.tree import SourceTree
 from sgl_npu_patch.engine.view import View
@@ -172,7 +173,7 @@ class Judged:
         """List the files that a seam edits and adds."""
         paths = [place.path for place in self._places_or_none(seam)]
         folder = self.package / vendor.FOLDER
-        modules = DETERMINISTIC[seam].vendors
+        modules = SERIES["all"][seam].vendors
         if self.native and modules:
             modules = (*modules, _places.UPSTREAM_OPS)
         paths += [path for m in modules if self.overlay.read(path := folder / f"{m}.py")]
@@ -186,7 +187,7 @@ class Judged:
 
     def _find_places(self, seam: str) -> Iterator[Place]:
         outcome = self.outcomes[seam]
-        declared = DETERMINISTIC[seam]
+        declared = SERIES["all"][seam]
         if outcome.status in ("not-needed", "withheld"):
             return
         if outcome.status == "upstream" and not declared.alike:
@@ -226,14 +227,14 @@ def _at(module: ast.Module, lines: set[int]) -> Iterator[Found]:
     return walk(module, "", None, "")
 
 
-def judge(tree: SourceTree | Overlay) -> Judged:
-    """Judge the whole series on a tree.
+def judge(tree: SourceTree | Overlay, series: Mapping[str, Seam] = DETERMINISTIC) -> Judged:
+    """Judge a whole series on a tree.
 
     Raises:
         Refused: a file cannot be read or parsed, or the tree is too old.
     """
     overlay = tree if isinstance(tree, Overlay) else Overlay(tree)
-    return Judged(overlay, make_plan(overlay, DETERMINISTIC))
+    return Judged(overlay, make_plan(overlay, series))
 
 
 Check = Callable[[Judged, str], Iterator[Finding]]

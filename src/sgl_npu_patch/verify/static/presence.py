@@ -6,7 +6,7 @@ import difflib
 import textwrap
 from collections.abc import Iterator
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.outcome import SETTLED
@@ -80,7 +80,7 @@ def unmodified(judged: Judged, seam: str) -> Iterator[Finding]:
     """The vendored module is byte for byte what this version writes."""
     if judged.outcomes[seam].status == "upstream":
         raise NotApplicable("upstream: the tree has upstream's own module")
-    for module in DETERMINISTIC[seam].vendors:
+    for module in SERIES["all"][seam].vendors:
         path = judged.package / vendor.FOLDER / f"{module}.py"
         data = judged.overlay.read(path)
         found = vendor.recognise(module, data)
