@@ -19,15 +19,14 @@ from collections.abc import Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.codemods import sampler as _sampler
+from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
-
 
 DECLARE = "declare_resolution"
 """What the handler changes arguments by where they cannot be assigned (0.5.19 ..)."""
@@ -114,26 +113,25 @@ def call_of(node: cst.FunctionDef, branch: Branch) -> str:
     Raises:
         AnchorError: it neither assigns them nor declares changes of one object.
     """
-    declarations = [
-        call for statement in branch.body for call in nodes.calls(statement, DECLARE) if call.args
-    ]
-    if not declarations and branch.args in _parameters(node):
+    forms = {
+        (nodes.dotted(call.func), nodes.dotted(call.args[0].value))
+        for statement in branch.body
+        for call in nodes.calls(statement, DECLARE)
+        if call.args
+    }
+    assigns = branch.args in {p.name.value for p in nodes.parameters(node)}
+    if assigns and not forms:
         return render("launch_guards", args=branch.args)
-    forms = {(nodes.dotted(c.func), nodes.dotted(c.args[0].value)) for c in declarations}
-    if len(forms) != 1 or not all(map(all, forms)):
+    if assigns or len(forms) != 1 or not all(map(all, forms)):
+        found = sorted(f"{name}({of or 'an expression'}, ...)" for name, of in forms)
         raise AnchorError(
             sought=f"how {node.name.value} changes arguments",
-            expected=f"assignments to a parameter, or calls of {DECLARE} for one object",
-            found=", ".join(sorted(f"{name}({of}, ...)" for name, of in forms))
-            or f"neither; {branch.args} is no parameter",
-            action="call launch_guards by hand, and change what it decides",
+            expected=f"a parameter to assign them to, or a view of one and {DECLARE} for it",
+            found=", ".join([f"{branch.args} as a {'parameter' if assigns else 'view'}", *found]),
+            action="call launch_guards by hand, and apply what it decides",
         )
     ((declare, record),) = forms
     return render("launch_guards_declared", args=branch.args, declare=declare, record=record)
-
-
-def _parameters(node: cst.FunctionDef) -> set[str]:
-    return {parameter.name.value for parameter in nodes.parameters(node)}
 
 
 SEAM = Seam(

@@ -16,6 +16,7 @@ one is added. What decides is `forward_extend` of the Ascend attention backend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -191,24 +192,53 @@ def _withheld(unsafe: Site, gate: Site) -> Withheld:
     )
 
 
-def gaps(view: View) -> tuple[str, ...]:
-    """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
-    function = _places.handler(view).function
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Name an ``if`` that raises for attention backends outside a literal list.
+
+    ``name`` is the local variable that holds the list, empty if it stands in the test.
+    """
+
+    node: cst.If
+    backends: cst.BaseExpression
+    name: str
+
+
+def refusals(function: cst.FunctionDef) -> list[Refusal]:
+    """List where the handler raises by a list of its own: DeepSeek models have one (.. 0.5.16)."""
     local = {
         pair[0]: pair[1]
         for step in nodes.steps(function)
         if (pair := nodes.assigned(step.node)) is not None and pair[0]
     }
+    found = []
     for step in nodes.steps(function):
         if not isinstance(step.node, cst.If) or not list(nodes.find_all(step.node, cst.Raise)):
             continue
         sides = nodes.compared(step.node.test)
         if sides is None or sides[1] != "not in":
             continue
-        allowed = nodes.strings(local.get(nodes.dotted(sides[2]), sides[2]))
-        if allowed is not None and _places.ASCEND not in allowed:
+        name = nodes.dotted(sides[2])
+        backends = local.get(name, sides[2])
+        if nodes.strings(backends) is not None:
+            found.append(Refusal(step.node, backends, name))
+    return found
+
+
+def gaps(view: View) -> tuple[str, ...]:
+    """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
+    for refusal in refusals(_places.handler(view).function):
+        if _places.ASCEND not in (nodes.strings(refusal.backends) or ()):
             return ("deepseek_refused",)
     return ()
 
 
-SEAM = Seam(targets=targets, premise=premise, gaps=gaps, alike=True)
+def left_open(view: View) -> tuple[str, ...]:
+    """Name the same where upstream's adaptation is in the tree beside something of ours."""
+    found = gaps(view)
+    if found and _places.has_upstream_branch(view, view.find_function(_places.ENABLE)):
+        return found
+    return ()
+
+
+SEAM = Seam(targets=targets, premise=premise, gaps=gaps, left_open=left_open, alike=True)

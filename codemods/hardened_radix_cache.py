@@ -1,0 +1,83 @@
+"""Accept DeepSeek models on ascend where the tree says that ascend is ready for them.
+
+**Why**: the list that decides for which backends the radix cache stays on has "ascend", but
+DeepSeek models are refused by another list of backends, whose error names the first one.
+
+**Where**: the literal list in `_handle_deterministic_inference` (.. 0.5.15.post1), or the local
+variable there that holds it (0.5.16): "ascend" is appended.
+
+**Upstream**: 0.5.17 compares with `RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND` instead.
+
+**Ends when**: no release before 0.5.17 is patched any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods.backend_lists import find_list, has_ascend
+from sgl_npu_patch.codemods.radix_cache import SUPPORTED, refusals
+from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.errors import AnchorError, Located
+from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
+from sgl_npu_patch.engine.view import View
+
+
+def premise(view: View) -> NotNeeded | None:
+    """Leave trees alone that do not say that ascend is ready, or that refuse by no other list."""
+    enable = view.find_function(_places.ENABLE)
+    if not _places.has_upstream_branch(view, enable):
+        return NotNeeded(
+            "the tree has no adaptation of upstream's whose claim could be kept", (enable.site,)
+        )
+    supported = find_list(view, SUPPORTED)
+    with Located(supported.site):
+        if not has_ascend(supported.node):
+            return NotNeeded(f'{SUPPORTED} does not have "ascend"', (supported.site,))
+    spot = _places.handler(view)
+    with Located(spot.site):
+        if refusals(spot.function):
+            return None
+    return NotNeeded("no list of its own refuses models", (spot.site, supported.site))
+
+
+def targets(view: View) -> Sequence[Target]:
+    """Find the handler."""
+    return (Target(_places.handler(view), accept),)
+
+
+def accept(node: cst.CSTNode) -> cst.CSTNode:
+    """Append "ascend" to the list by which models are refused."""
+    assert isinstance(node, cst.FunctionDef)
+    refusal = nodes.only(
+        refusals(node),
+        lambda count: AnchorError(
+            sought=f"the refusal of DeepSeek models in {node.name.value}",
+            expected="one if that raises for attention backends outside a literal list",
+            found=str(count),
+            action="append the entry by hand to the list that refuses DeepSeek models",
+        ),
+    )
+    if _places.ASCEND in (nodes.strings(refusal.backends) or ()):
+        return node
+    uses = [n for n in nodes.find_all(node, cst.Name) if n.value == refusal.name]
+    elsewhere = [
+        use
+        for use in uses
+        if not any(use is inner for inner in nodes.find_all(refusal.node, cst.Name))
+    ]
+    if refusal.name and len(elsewhere) != 1:
+        raise AnchorError(
+            sought=f"{refusal.name} in {node.name.value}",
+            expected="one assignment, and the refusal as its only use",
+            found=f"{len(elsewhere)} more in {nodes.code(node.body)[:40]}",
+            action="append the entry by hand if it is meant at every use",
+        )
+    longer = nodes.append_to_list(refusal.backends, _places.ASCEND, 0)
+    return nodes.swap(node, refusal.backends, longer)
+
+
+SEAM = Seam(targets=targets, premise=premise)
