@@ -39,16 +39,16 @@ _UNREGISTERED = {
 
 def targets(view: View) -> Sequence[Target]:
     """Find the three functions that change the mode, which so far do nothing for an NPU."""
-    return hand_over(view, untouched)
+    return hand_over(view, lambda enable, anchor: untouched(enable))
 
 
-def hand_over(view: View, permits: Callable[[cst.FunctionDef], None]) -> Sequence[Target]:
-    """Find the three functions that change the mode, and hand each over to npu_ops on an NPU.
+Permits = Callable[[cst.FunctionDef, Step], None]
+"""Raise an `AnchorError` where what a function does on an NPU must not be put out of force by
+leaving it behind the given statement."""
 
-    Args:
-        permits: raises an `AnchorError` where what enabling does on an NPU must not be put out of
-            force.
-    """
+
+def hand_over(view: View, permits: Permits) -> Sequence[Target]:
+    """Find the three functions that change the mode, and hand each over to npu_ops on an NPU."""
     enable, disable, scoped = (
         view.find_function(name) for name in (_places.ENABLE, DISABLE, SCOPED)
     )
@@ -76,9 +76,7 @@ def _function(node: cst.CSTNode) -> cst.FunctionDef:
     return node
 
 
-def enter(
-    node: cst.FunctionDef, imports: str, permits: Callable[[cst.FunctionDef], None]
-) -> cst.FunctionDef:
+def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.FunctionDef:
     """Hand over to npu_ops behind the check of the flag, before anything is registered."""
     top = [step for step in nodes.steps(node) if len(step.above) == 1]
     flag = next(step for step in top if _returns_early(step))
@@ -123,7 +121,7 @@ def enter(
     )
     edited = nodes.place(node, anchor, imports + text, mark=_places.OURS, after=True, blank=True)
     if edited is not node:
-        permits(node)
+        permits(node, anchor)
     return edited
 
 

@@ -40,11 +40,16 @@ _NAMESPACES = ("torch.ops.npu", "torch_npu")
 
 
 def premise(view: View) -> NotNeeded | None:
-    """Leave trees alone that have no branch of upstream's."""
+    """Leave trees alone that have no branch of upstream's.
+
+    Raises:
+        AnchorError: the branch cannot work as it is.
+    """
     enable = view.find_function(_places.ENABLE)
-    if _places.has_upstream_branch(view, enable):
-        return None
-    return NotNeeded(_places.CONTAINED, (enable.site,))
+    if not _places.has_upstream_branch(view, enable):
+        return NotNeeded(_places.CONTAINED, (enable.site,))
+    _places.native_enable(view)
+    return None
 
 
 def targets(view: View) -> Sequence[Target]:
@@ -52,9 +57,17 @@ def targets(view: View) -> Sequence[Target]:
     return batch_invariant.hand_over(view, require_replaced)
 
 
-def require_replaced(enable: cst.FunctionDef) -> None:
+def require_replaced(enable: cst.FunctionDef, anchor: Step) -> None:
     """Insist that npu_ops does all that the branch does which it puts out of force."""
     for step in _for_npu(enable):
+        top = step.node if len(step.above) == 1 else step.above[1][0]
+        if any(top is statement for statement in anchor.block[: anchor.index + 1]):
+            raise AnchorError(
+                sought=f"upstream's branch for the NPU in {enable.name.value}",
+                expected="one behind the flag's check and the dispatch key",
+                found=f"before them: {nodes.code(step.node)[:80]}",
+                action="move the branch behind them, or leave hardened_operators out",
+            )
         if not _replaces(step.node):
             raise AnchorError(
                 sought=f"upstream's branch for the NPU in {enable.name.value}",

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.outcome import SETTLED, Outcome
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
@@ -302,6 +302,39 @@ def batch_invariant_ops(
     return "\n\n".join((head, enable, disable, scoped))
 
 
+UPSTREAM_OPS = "sglang.srt.hardware_backend.npu.batch_invariant_ops.npu_batch_invariant_ops"
+_NATIVE_HEAD = (
+    OPS_HEAD.replace("import get_dis", "import is_npu, get_dis")
+    + "_is_npu = is_npu()\nif _is_npu:\n    import torch_npu\n"
+)
+NATIVE_BRANCH = f"""\
+    else:
+        from {UPSTREAM_OPS} import (
+            npu_attention,
+            npu_mm,
+        )
+
+        _LIB.impl("aten::mm", npu_mm, key)
+        torch.ops.npu.npu_fused_infer_attention_score = npu_attention
+        torch_npu.npu_add_rms_norm = npu_attention
+"""
+_CUDA_SET = OPS_ENABLE[OPS_ENABLE.index("    _LIB.impl(") :]
+NATIVE_ENABLE = OPS_ENABLE.replace(
+    _CUDA_SET,
+    "    if not _is_npu:\n"
+    + "".join(f"    {line}\n" for line in _CUDA_SET.splitlines())
+    + NATIVE_BRANCH,
+)
+
+
+def native_ops(
+    enable: str = NATIVE_ENABLE, disable: str = OPS_DISABLE, scoped: str = OPS_SCOPED
+) -> Files:
+    """Give the files of upstream's own adaptation, of the shape that 0.5.13 .. 0.5.23 have."""
+    ops = batch_invariant_ops(head=_NATIVE_HEAD, enable=enable, disable=disable, scoped=scoped)
+    return {OPS: ops, NATIVE_OPS: "def npu_mm(a, b):\n    return a @ b\n"}
+
+
 DISPATCH = """\
 def get_dispatch_device_backend():
     if is_cuda_alike():
@@ -363,7 +396,7 @@ def judge(seam: str, changes: Files | None = None) -> tuple[Outcome, Plan, dict[
 
 def _run(seam: str, files: Mapping[str, bytes]) -> tuple[Outcome, Plan, dict[str, bytes]]:
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
-    series = {seam: replace(DETERMINISTIC[seam], needs=(), needs_if_defined=())}
+    series = {seam: replace(SERIES["all"][seam], needs=(), needs_if_defined=())}
     plan = make_plan(tree, series)
     prove(plan, series)
     after = dict(files)

@@ -9,6 +9,7 @@ from tests.helpers import (
     DISPATCH,
     HANDLER,
     LOOPING_BRANCH,
+    NATIVE_ENABLE,
     OPS,
     OPS_DISABLE,
     OPS_ENABLE,
@@ -22,6 +23,7 @@ from tests.helpers import (
     attention,
     batch_invariant_ops,
     common,
+    native_ops,
     sampler,
     server_args,
 )
@@ -230,6 +232,30 @@ REFUSALS: dict[str, dict[str, Files]] = {
         "two yields": {
             OPS: batch_invariant_ops(scoped=_but(OPS_SCOPED, "yield", "yield\n    yield"))
         },
+    },
+    "hardened_operators": {
+        "no flag": native_ops(_but(NATIVE_ENABLE, "    if _MODE:\n        return\n", "    pass\n")),
+        "library by a helper": native_ops(
+            _but(NATIVE_ENABLE, "torch.library.Library(", "library(")
+        ),
+        "another replacement": native_ops(
+            NATIVE_ENABLE + "        torch_npu.npu_rms_norm = npu_norm\n"
+        ),
+        "another registration": native_ops(
+            NATIVE_ENABLE + '        _LIB.impl("aten::sum", npu_sum, key)\n'
+        ),
+        "another statement": native_ops(NATIVE_ENABLE + "        warm_up()\n"),
+        "a test of more": native_ops(_but(NATIVE_ENABLE, "not _is_npu", "not _is_npu and FLAG")),
+        "a key under a test": native_ops(
+            _but(NATIVE_ENABLE, "    _MODE = True\n", "    if is_npu():\n        key = NPU\n")
+        ),
+        "restored by hand": native_ops(
+            disable=_but(OPS_DISABLE, "    _LIB = None", "    torch_npu.mm = MM\n    _LIB = None")
+        ),
+        "no context manager": native_ops(
+            scoped=_but(OPS_SCOPED, "@contextlib.contextmanager\n", "")
+        ),
+        "module gone": {OPS: native_ops()[OPS]},
     },
     "sampler": {
         "draw renamed": {SAMPLER: _but(sampler(), "multinomial_with_seed", "multinomial_by_seed")},

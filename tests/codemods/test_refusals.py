@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from tests.codemods.refusals import REFUSALS
 from tests.helpers import check_conflict
 
@@ -23,6 +23,6 @@ def test_refused_with_complete_evidence(seam: str, name: str) -> None:
         assert "is not taken" in evidence.nearest
 
 
-@pytest.mark.parametrize("seam", DETERMINISTIC)
+@pytest.mark.parametrize("seam", SERIES["all"])
 def test_every_seam_refuses_at_least_eight_sources(seam: str) -> None:
     assert len(REFUSALS[seam]) >= 8

@@ -22,6 +22,7 @@ SEAMS = (
     "npu_ops",
     "launch_guards",
 )
+HARDENING = ("hardened_operators",)
 
 
 @dataclass(frozen=True, slots=True)
