@@ -19,7 +19,7 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods.backend_lists import find_list, has_ascend
-from sgl_npu_patch.codemods.radix_cache import SUPPORTED, refusals
+from sgl_npu_patch.codemods.radix_cache import SUPPORTED, Refusal, refusals
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
@@ -52,32 +52,40 @@ def targets(view: View) -> Sequence[Target]:
 def accept(node: cst.CSTNode) -> cst.CSTNode:
     """Append "ascend" to the list by which models are refused."""
     assert isinstance(node, cst.FunctionDef)
+    refusing = [refusal for refusal in refusals(node) if not refusal.accepts_ascend]
+    if not refusing:
+        return node
     refusal = nodes.only(
-        refusals(node),
-        lambda count: AnchorError(
+        [each for each in refusing if len(refusing) == 1 and _is_of_deepseek(each)],
+        lambda _: AnchorError(
             sought=f"the refusal of DeepSeek models in {node.name.value}",
-            expected="one if that raises for attention backends outside a literal list",
-            found=str(count),
+            expected="one list of its own, in an if that asks for DeepSeek models",
+            found="; ".join(nodes.code(each.backends) for each in refusing)[:80],
             action="append the entry by hand to the list that refuses DeepSeek models",
         ),
     )
-    if _places.ASCEND in (nodes.strings(refusal.backends) or ()):
-        return node
-    uses = [n for n in nodes.find_all(node, cst.Name) if n.value == refusal.name]
-    elsewhere = [
-        use
-        for use in uses
-        if not any(use is inner for inner in nodes.find_all(refusal.node, cst.Name))
+    here = [*nodes.find_all(refusal.step.node, cst.Name)]
+    others = [
+        name
+        for name in nodes.find_all(node, cst.Name)
+        if name.value == refusal.name and not any(name is inner for inner in here)
     ]
-    if refusal.name and len(elsewhere) != 1:
+    if refusal.name and len(others) != 1:
         raise AnchorError(
             sought=f"{refusal.name} in {node.name.value}",
-            expected="one assignment, and the refusal as its only use",
-            found=f"{len(elsewhere)} more in {nodes.code(node.body)[:40]}",
-            action="append the entry by hand if it is meant at every use",
+            expected="a list that is set once and that only the refusal uses",
+            found=f"{len(others)} other uses",
+            action="append the entry by hand if every use means it",
         )
     longer = nodes.append_to_list(refusal.backends, _places.ASCEND, 0)
     return nodes.swap(node, refusal.backends, longer)
+
+
+def _is_of_deepseek(refusal: Refusal) -> bool:
+    return any(
+        isinstance(outer, cst.If) and inside and "deepseek" in nodes.code(outer.test).lower()
+        for outer, inside in refusal.step.above
+    )
 
 
 SEAM = Seam(targets=targets, premise=premise)

@@ -32,6 +32,7 @@ from sgl_npu_patch.templates import render
 
 SUPPORTED = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
 DISABLED = "disable_radix_cache"
+_BACKEND = "attention_backend"
 
 
 def premise(view: View) -> Withheld | None:
@@ -107,7 +108,7 @@ def inline_gate(view: View, spot: Spot) -> Step | None:
 def _gate(branch: Branch) -> Step | None:
     for step in branch.steps():
         sides = nodes.compared(step.node.test) if isinstance(step.node, cst.If) else None
-        if sides is None or nodes.last_name(sides[0]) != "attention_backend":
+        if sides is None or nodes.last_name(sides[0]) != _BACKEND:
             continue
         _, operator, right = sides
         single = nodes.string(right)
@@ -128,7 +129,7 @@ def closes_for_ascend(node: cst.CSTNode) -> bool:
         _disables(step)
         and branch.runs(step)
         and (sides := nodes.compared(getattr(step.node, "test", None))) is not None
-        and nodes.last_name(sides[0]) == "attention_backend"
+        and nodes.last_name(sides[0]) == _BACKEND
         and sides[1] == "=="
         and nodes.string(sides[2]) == _places.ASCEND
         for step in branch.steps()
@@ -199,9 +200,14 @@ class Refusal:
     ``name`` is the local variable that holds the list, empty if it stands in the test.
     """
 
-    node: cst.If
+    step: Step
     backends: cst.BaseExpression
     name: str
+
+    @property
+    def accepts_ascend(self) -> bool:
+        """Tell whether the list has "ascend"."""
+        return _places.ASCEND in (nodes.strings(self.backends) or ())
 
 
 def refusals(function: cst.FunctionDef) -> list[Refusal]:
@@ -216,21 +222,19 @@ def refusals(function: cst.FunctionDef) -> list[Refusal]:
         if not isinstance(step.node, cst.If) or not list(nodes.find_all(step.node, cst.Raise)):
             continue
         sides = nodes.compared(step.node.test)
-        if sides is None or sides[1] != "not in":
+        if sides is None or sides[1] != "not in" or nodes.last_name(sides[0]) != _BACKEND:
             continue
         name = nodes.dotted(sides[2])
         backends = local.get(name, sides[2])
         if nodes.strings(backends) is not None:
-            found.append(Refusal(step.node, backends, name))
+            found.append(Refusal(step, backends, name))
     return found
 
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
-    for refusal in refusals(_places.handler(view).function):
-        if _places.ASCEND not in (nodes.strings(refusal.backends) or ()):
-            return ("deepseek_refused",)
-    return ()
+    found = refusals(_places.handler(view).function)
+    return () if all(refusal.accepts_ascend for refusal in found) else ("deepseek_refused",)
 
 
 def left_open(view: View) -> tuple[str, ...]:
