@@ -1,0 +1,126 @@
+"""Execute the handlers of native releases whose launch and radix cache are hardened."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sgl_npu_patch.codemods import HARDENING
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.plan import Plan, make_plan, prove
+from sgl_npu_patch.simulator.schemas import DEFAULT
+from sgl_npu_patch.verify.behaviour import Subject
+from tests.helpers import ROOT, MemoryTree
+from tests.upstream.behaviour import Verdicts, failed, not_applicable, verdicts
+from tests.upstream.edited import Files, edit, lay_out, result, sources
+from tests.upstream.golden import read_expected
+from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
+
+NATIVE = (*RELEASES_NATIVE, *FORKS_NATIVE)
+GUARDS = f"{vendor.FOLDER}/launch_guards.py"
+HOOK = "srt/arg_groups/attention_hook.py"
+ASSIGNED, CONFIGURED, DECLARED = "0.5.13", "0.5.16", "0.5.23"
+"""A release whose flags are read, one that folds them before, one whose arguments are sealed."""
+
+MEANINGLESS = {
+    "radix_cache.off_where_prefill_ignores_it",
+    "radix_cache.deepseek_is_refused_as_before",
+    "sampling_backend.ascend_becomes_pytorch_where_it_cannot_draw",
+}
+
+
+@cache
+def _hardened(version: str) -> tuple[Plan, Mapping[str, bytes]]:
+    files = sources(version)
+    tree = MemoryTree({ROOT / name: data for name, data in files.items()})
+    seams = {name: HARDENING[name] for name in ("hardened_radix_cache", "hardened_launch")}
+    # What the graphs of the guards rely on.
+    seams = {"hardened_operators": HARDENING["hardened_operators"], **seams}
+    plan = make_plan(tree, seams)
+    prove(plan, seams)
+    return plan, result(files, plan)
+
+
+def _execute(version: str, files: Files) -> Verdicts:
+    return verdicts(_subject(version, lay_out(version, files)), "handler")
+
+
+def _subject(version: str, tree: Path) -> Subject:
+    return Subject(
+        package=tree / "sglang",
+        base=release_tree(version) / "sglang",
+        left_out={},
+        native=True,
+        torch_npu=DEFAULT,
+    )
+
+
+@pytest.mark.parametrize("version", NATIVE)
+def test_every_promise_of_the_handler_holds(version: str) -> None:
+    plan, files = _hardened(version)
+    status = {outcome.seam: outcome.status for outcome in plan.outcomes}
+    refused = "radix_cache" in read_expected()[version]["gaps"]
+    assert status["hardened_launch"] == "applied"
+    assert status["hardened_radix_cache"] == ("applied" if refused else "not-needed")
+    found = _execute(version, dict(files))
+    assert failed(found) == {}
+    assert not_applicable(found) == MEANINGLESS
+
+
+@pytest.mark.parametrize("version", NATIVE)
+def test_one_line_is_rewritten_at_most(version: str) -> None:
+    before, (plan, after) = sources(version), _hardened(version)
+    applied = {outcome.seam for outcome in plan.outcomes if outcome.status == "applied"}
+    assert len(_deleted(before, after)) == int("hardened_radix_cache" in applied)
+
+
+def _deleted(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+    return [
+        line
+        for name, data in before.items()
+        if data != after[name]
+        for line in difflib.unified_diff(
+            data.decode().splitlines(), after[name].decode().splitlines(), n=0, lineterm=""
+        )
+        if line.startswith("-") and not line.startswith("---")
+    ]
+
+
+def _edited(version: str, path: str, old: str, new: str) -> dict[str, str]:
+    files = dict(_hardened(version)[1])
+    edit(files, path, (old, new))
+    return failed(_execute(version, files))
+
+
+@pytest.mark.parametrize("version", [CONFIGURED, DECLARED])
+def test_flags_alone_do_not_switch_graphs_off(version: str) -> None:
+    found = _edited(version, GUARDS, "is _GRAPH_FLAGS and", "is None and")
+    assert "cuda_graph_config" in found["launch_guards.capture_and_compilation_are_off"]
+
+
+def test_flags_are_enough_where_they_are_read() -> None:
+    assert _edited(ASSIGNED, GUARDS, "is _GRAPH_FLAGS and", "is None and") == {}
+
+
+def test_sealed_arguments_are_not_assigned() -> None:
+    assign = (
+        "for name, value in decided.items():\n                setattr(server_args, name, value)"
+    )
+    found = _edited(
+        DECLARED, HOOK, 'declare_resolution(server_args, "launch_guards", **decided)', assign
+    )
+    assert "declared" in found["launch_guards.capture_and_compilation_are_off"]
+
+
+def test_one_phase_of_graphs_is_not_enough() -> None:
+    found = _edited(DECLARED, GUARDS, '_PHASES = ("decode", "prefill")', '_PHASES = ("decode",)')
+    assert "prefill" in found["launch_guards.capture_and_compilation_are_off"]
+
+
+def test_what_nothing_replaces_has_to_be_said() -> None:
+    found = _edited(DECLARED, GUARDS, "and _is_called(_NOT_REPLACED)", "and False")
+    assert [*found] == ["launch_guards.what_nothing_replaces_is_said"]
