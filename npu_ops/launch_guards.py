@@ -146,6 +146,7 @@ def _without_graphs(config: Any) -> Any:
     locked = getattr(config, f"_{_GRAPH_CONFIG}_locked", None)
     if isinstance(locked, set):
         locked.update((phase, "backend") for phase in _PHASES)
+    given: Any = found or {}
     off: Any
     if dataclasses.is_dataclass(found) and not isinstance(found, type):
         phases = {
@@ -155,7 +156,6 @@ def _without_graphs(config: Any) -> Any:
         off = dataclasses.replace(found, **phases)
     else:
         # Not resolved yet, and then what is given explicitly precedes every flag.
-        given = found or {}
         off = {
             **given,
             **{p: {**given.get(p, {}), "backend": "disabled"} for p in _PHASES},

@@ -478,7 +478,9 @@ class _Fold(ast.NodeTransformer):
         return node
 
     def _drop_entry(self, value: ast.expr | None, what: str) -> None:
-        for element in value.elts if isinstance(value, ast.List | ast.Tuple | ast.Set) else ():
+        if not isinstance(value, ast.List | ast.Tuple | ast.Set):
+            return
+        for element in value.elts:
             if isinstance(element, ast.Constant) and element.value == _places.ASCEND:
                 self._note(f'{what} has "{_places.ASCEND}"')
                 value.elts.remove(element)
