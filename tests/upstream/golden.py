@@ -1,11 +1,11 @@
-"""The golden table of statuses: read it, observe it anew, write it."""
+"""The golden tables of statuses: read them, observe them anew, write them."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.upstream.program import program
 from tests.upstream.releases import release_tree
@@ -18,24 +18,30 @@ else:
 EXPECTED = Path(__file__).with_name("expected.toml")
 
 HEADER = """\
-# What `status` says about each published release and fork.
+# What `status` says about each published release and fork; under "hardened", what
+# `status --series all` says about those with an adaptation of upstream's.
 # Written by `python -m tests.upstream.refresh`; review every change to it.
 """
 
+HARDENED = "hardened"
+
 Entry = dict[str, Any]
+Series = Literal["deterministic", "all"]
 
 
-def read_expected() -> dict[str, Entry]:
+def read_expected(series: Series = "deterministic") -> dict[str, Entry]:
     """Return the checked-in entries by release, in their order."""
-    return tomllib.loads(EXPECTED.read_text(encoding="utf-8"))
+    entries: dict[str, Entry] = tomllib.loads(EXPECTED.read_text(encoding="utf-8"))
+    hardened: dict[str, Entry] = entries.pop(HARDENED)
+    return entries if series == "deterministic" else hardened
 
 
-def observe(version: str) -> Entry:
+def observe(version: str, series: Series = "deterministic") -> Entry:
     """Run `status` on a release and keep what the golden table is about.
 
     A refused tree has an exit code only; its message is checked where it is tested.
     """
-    run = program("status", release_tree(version), "--format", "json")
+    run = program("status", release_tree(version), "--series", series, "--format", "json")
     if run.code != 0:
         return {"exit": run.code}
     entry: Entry = {
@@ -49,18 +55,19 @@ def observe(version: str) -> Entry:
     return entry
 
 
-def write_expected(entries: dict[str, Entry]) -> None:
-    """Replace the golden table."""
-    EXPECTED.write_bytes(render(entries).encode())
+def write_expected(entries: dict[str, Entry], hardened: dict[str, Entry]) -> None:
+    """Replace the golden tables."""
+    EXPECTED.write_bytes(render(entries, hardened).encode())
 
 
-def render(entries: dict[str, Entry]) -> str:
-    """Return the table as TOML: one block a release, one line a fact, so that diffs read well."""
+def render(entries: dict[str, Entry], hardened: dict[str, Entry]) -> str:
+    """Return the tables as TOML: one block a release, one line a fact, so that diffs read well."""
     lines = [HEADER]
-    for version, entry in entries.items():
-        lines.append(f"[{json.dumps(version)}]")
-        lines += _assignments(entry, "")
-        lines.append("")
+    for prefix, table in (("", entries), (f"{HARDENED}.", hardened)):
+        for version, entry in table.items():
+            lines.append(f"[{prefix}{json.dumps(version)}]")
+            lines += _assignments(entry, "")
+            lines.append("")
     return "\n".join(lines)
 
 

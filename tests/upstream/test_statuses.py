@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.upstream.golden import EXPECTED, observe, read_expected, render
-from tests.upstream.program import SEAMS, program
+from tests.upstream.program import HARDENING, SEAMS, program
 from tests.upstream.releases import (
     FORKS,
     FORKS_NATIVE,
@@ -99,6 +99,34 @@ LAST_RELEASE_WITH_GAP = {
 GAPS_AS_IN = {"lsglang==1.4.7": "0.5.17", "lsglang==1.5.3": "0.5.18", "lsglang==1.6.5": "0.5.21"}
 
 
+# What the seams of the series `hardening` close, and how the others then find their places.
+CLOSED_BY = {
+    "hardened_operators": {
+        "alias_not_rebound",
+        "out_overload_lost",
+        "workspace_not_rebound",
+        "rebinding_not_undone",
+        "addmm_not_registered",
+        "bmm_not_registered",
+        "mean_of_all_not_replaced",
+        "mean_dtype",
+        "add_rms_norm_signature",
+        "scoped_mode_not_restored",
+        "extension_not_checked",
+    },
+}
+HARDENED = {"batch_invariant": "already", "npu_ops": "already"}
+
+
+def expected_hardened(release: str) -> dict[str, str]:
+    """Give the statuses of both series on a release with an adaptation of upstream's."""
+    return dict.fromkeys(HARDENING, "applied") | expected_statuses(release) | HARDENED
+
+
+def expected_gaps_left(release: str) -> set[str]:
+    return expected_gaps(release) - set().union(*CLOSED_BY.values())
+
+
 def expected_statuses(release: str) -> dict[str, str]:
     letters = STATUSES[release].split()
     return {seam: STATUS_OF_LETTER[letter] for seam, letter in zip(SEAMS, letters, strict=True)}
@@ -126,7 +154,25 @@ def test_golden_table_has_every_release_in_order(expected: dict[str, dict[str, A
 
 
 def test_golden_table_is_as_the_refresh_writes_it(expected: dict[str, dict[str, Any]]) -> None:
-    assert render(expected).encode() == EXPECTED.read_bytes()
+    assert render(expected, read_expected("all")).encode() == EXPECTED.read_bytes()
+
+
+def test_golden_table_of_both_series_has_every_native_tree() -> None:
+    assert tuple(read_expected("all")) == RELEASES_NATIVE + FORKS_NATIVE
+    assert tuple(CLOSED_BY) == HARDENING
+
+
+@pytest.mark.parametrize("release", [*RELEASES_NATIVE, *FORKS_NATIVE])
+def test_golden_table_of_both_series_agrees_with_what_is_spelled_out(release: str) -> None:
+    entry = read_expected("all")[release]
+    assert entry["exit"] == 0
+    assert list(entry["statuses"].items()) == list(expected_hardened(release).items())
+    assert {gap for gaps in entry["gaps"].values() for gap in gaps} == expected_gaps_left(release)
+
+
+@pytest.mark.parametrize("release", [*RELEASES_NATIVE, *FORKS_NATIVE])
+def test_native_release_has_the_golden_status_of_both_series(release: str) -> None:
+    assert observe(release, "all") == read_expected("all")[release]
 
 
 @pytest.mark.parametrize("release", STATUSES)

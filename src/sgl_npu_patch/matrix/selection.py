@@ -146,7 +146,9 @@ def _range(
     return commits
 
 
-def files_read(repository: Repository, revisions: Iterable[str], series: str) -> tuple[str, ...]:
+def files_read(
+    repository: Repository, revisions: Iterable[str], series: str = "deterministic"
+) -> tuple[str, ...]:
     """List the files of the trees at some revisions that a series reads, there or not.
 
     Raises:
