@@ -13,11 +13,17 @@ from sgl_npu_patch.simulator.schemas import DEFAULT
 from sgl_npu_patch.verify.behaviour import CHECKS, Subject, declared
 from sgl_npu_patch.verify.behaviour.__main__ import verdict
 from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
-from tests.upstream.test_statuses import expected_statuses
+from tests.upstream.test_statuses import expected_hardened, expected_statuses
 from tests.upstream.trees import patched_tree
 
 LEFT_OUT = ("not-needed", "withheld")
 Verdicts = dict[str, dict[str, Any]]
+
+
+def hardened_subject(version: str) -> Subject:
+    """Name a release with an adaptation of upstream's after `apply --series all`."""
+    base = release_tree(version) / "sglang"
+    return subject_of(patched_tree(version, "all"), expected_hardened(version), base)
 
 
 def subject(version: str) -> Subject:

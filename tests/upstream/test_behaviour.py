@@ -8,7 +8,14 @@ import pytest
 
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.behaviour import declared
-from tests.upstream.behaviour import failed, gaps_of, not_applicable, subject, verdicts
+from tests.upstream.behaviour import (
+    failed,
+    gaps_of,
+    hardened_subject,
+    not_applicable,
+    subject,
+    verdicts,
+)
 from tests.upstream.golden import read_expected
 from tests.upstream.releases import (
     FORKS_NATIVE,
@@ -19,7 +26,13 @@ from tests.upstream.releases import (
 from tests.upstream.test_statuses import expected_statuses
 
 GROUPS = ("handler", "dispatch", "batch_invariant", "npu_ops")
-SEAMS_OF_GROUPS = ("radix_cache", "batch_invariant", "npu_ops", "launch_guards")
+SEAMS_OF_GROUPS = (
+    "radix_cache",
+    "batch_invariant",
+    "npu_ops",
+    "launch_guards",
+    "hardened_operators",
+)
 
 # The releases where upstream forgot the gate for every backend, so that the patch adds one.
 NO_RADIX_GATE = ("0.5.3.post2", "0.5.3.post3")
@@ -71,6 +84,16 @@ def test_a_tree_fails_only_where_status_names_a_gap(version: str) -> None:
         gap for seam in SEAMS_OF_GROUPS for gap in named.get(seam, ())
     }
     assert not_applicable(found) == meaningless(version)
+
+
+@pytest.mark.parametrize("version", [*RELEASES_NATIVE, *FORKS_NATIVE])
+def test_a_hardened_tree_keeps_our_promises_but_for_the_gaps_left(version: str) -> None:
+    found = verdicts(hardened_subject(version), *GROUPS)
+    named = read_expected("all")[version]["gaps"]
+    assert gaps_of(failed(found)) == {
+        gap for seam in SEAMS_OF_GROUPS for gap in named.get(seam, ())
+    }
+    assert not_applicable(found) == meaningless(version) - OUR_PROMISES
 
 
 def test_the_checks_run_in_a_process_of_their_own() -> None:

@@ -84,6 +84,15 @@ def test_what_a_native_tree_leaves_open_is_named_with_its_line(version: str) -> 
         assert failed[name].gap in gaps
 
 
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_what_a_hardened_tree_promises_holds(version: str) -> None:
+    found = results(package_folder(patched_tree(version, "all")))
+    for name, part in PROMISED.items():
+        assert found[name].verdict == "pass", found[name]
+        assert part in found[name].message
+    assert not [each for each in found.values() if each.verdict == "fail"]
+
+
 UNQUANTISED = "srt/layers/quantization/unquant.py"
 LAYERNORM = "srt/layers/layernorm.py"
 SAMPLER = "srt/layers/sampler.py"
