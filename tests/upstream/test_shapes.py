@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from sgl_npu_patch import codemods
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import Refused
 from tests.refactor.__main__ import cases
@@ -136,7 +137,7 @@ def everything() -> dict[str, set[int]]:
     nodes.block.cache_clear()
     with Lines() as lines:
         for version in RELEASES:
-            judge(sources(version))
+            judge(sources(version), SERIES["all"])
         for fixture in FIXTURES.values():
             files = sources(fixture.version)
             fixture.recipe(files)
