@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sgl_npu_patch.codemods import HARDENING
+from sgl_npu_patch.codemods import HARDENING, SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.simulator.schemas import DEFAULT
+from sgl_npu_patch.verify import off_npu
 from sgl_npu_patch.verify.behaviour import Subject
+from sgl_npu_patch.verify.static import judged
+from tests.helpers import ROOT, MemoryTree
 from tests.upstream.behaviour import Verdicts, failed, verdicts
 from tests.upstream.edited import SERVER_ARGS, Files, edit, judge, lay_out, result, sources
 from tests.upstream.golden import read_expected
@@ -104,3 +107,50 @@ def test_one_phase_of_graphs_is_not_enough() -> None:
 def test_what_nothing_replaces_has_to_be_said() -> None:
     found = _edited(DECLARED, GUARDS, "and _is_called(_NOT_REPLACED)", "and False")
     assert [*found] == ["launch_guards.what_nothing_replaces_is_said"]
+
+
+def _off_npu(version: str, *pairs: tuple[str, str]) -> list[str]:
+    """Name what `verify --base` finds in the handler's file, edited further."""
+    before, after = sources(version), dict(_hardened(version)[1])
+    edit(after, HOOK if version == DECLARED else SERVER_ARGS, *pairs)
+    trees = (MemoryTree({ROOT / name: data for name, data in f.items()}) for f in (after, before))
+    patched, base = (judged.judge(tree, SERIES["all"]) for tree in trees)
+    return [each.id for each in off_npu.check(patched, base) if each.verdict == "fail"]
+
+
+@pytest.mark.parametrize("version", [ASSIGNED, CONFIGURED, DECLARED])
+def test_off_an_npu_a_hardened_handler_does_what_it_did(version: str) -> None:
+    assert _off_npu(version) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "old", "new"),
+    [
+        pytest.param(
+            CONFIGURED, '"triton", "ascend"]', '"ascend"]', id="a backend is refused that was not"
+        ),
+        pytest.param(
+            CONFIGURED, '"triton", "ascend"]', '"triton", "fa4"]', id="another is accepted"
+        ),
+        pytest.param(
+            ASSIGNED,
+            'self.attention_backend not in ["fa3", "triton", "asc',
+            'self.attention_backend in ["fa3", "triton", "asc',
+            id="the refusal is turned round",
+        ),
+        pytest.param(
+            CONFIGURED,
+            "launch_guards.apply(self)\n",
+            "launch_guards.apply(self)\n            self.disable_cuda_graph = True\n",
+            id="something is set on every device",
+        ),
+        pytest.param(
+            DECLARED,
+            "        if is_npu():\n            from",
+            "        if not is_npu():\n            from",
+            id="the guards run elsewhere",
+        ),
+    ],
+)
+def test_off_an_npu_other_differences_are_found(version: str, old: str, new: str) -> None:
+    assert _off_npu(version, (old, new))

@@ -45,6 +45,8 @@ _PREFIX = str(FOLDER)
 
 # What no release and no recipe runs: a way to a refusal, or what a case in tests/codemods runs.
 KEPT = {
+    "__init__.py _series: return MappingProxyType({m.__name__.rpartition('.')[2]: m.SEAM for m in "
+    "modules})": "runs when the folder is imported",
     "_sampling.py _is_softmax: return False": "refuses what is no softmax",
     "_sampling.py _sorting: continue": "passes by statements above the sort",
     "attention_comment.py remove_claim: kept.append(statement.with_changes(leading_lines="
@@ -57,6 +59,11 @@ KEPT = {
     "device_dispatch.py _before_raise: text = 'if is_npu():\\n    return \"NPU\"\\n'": (
         "a dispatch that returns in each branch"
     ),
+    "hardened_operators.py _replaces: return returned.value is None": (
+        "a branch for the NPU that returns"
+    ),
+    "hardened_radix_cache.py premise: return NotNeeded(f'{SUPPORTED} does not have \"ascend\"', "
+    "(supported.site,))": "a native tree that does not claim to be ready",
     "sampling_backend.py _guard: return node": "a split handler that is patched already",
     "sampling_backend.py _keeps: return False": "an assignment outside of the branch",
     "sampler.py fit_for_npu: if name not in ('torch.no_grad', 'torch.inference_mode'):": (
