@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.git_tree import open_repository
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.stems import STEMS
@@ -180,5 +180,5 @@ def test_stems_are_all_that_contents_are_searched_for() -> None:
     versions = ("0.5.3rc2", "0.5.9", "0.5.12.post1", "0.5.13", "0.5.23")
     with open_repository(release_repository(*versions)) as opened:
         for version in versions:
-            make_plan(opened.open(f"v{version}"), DETERMINISTIC)
+            make_plan(opened.open(f"v{version}"), SERIES["all"])
         assert opened._stems == [*STEMS]
