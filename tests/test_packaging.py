@@ -33,6 +33,7 @@ PAGES = (
     "acceptance",
     "ci",
     "faults",
+    "launch",
     "limits",
     "native-defects",
     "refactorings",
