@@ -23,7 +23,7 @@ import libcst as cst
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine import nodes, vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target, Withheld
@@ -239,10 +239,8 @@ def gaps(view: View) -> tuple[str, ...]:
 
 def left_open(view: View) -> tuple[str, ...]:
     """Name the same where upstream's adaptation is in the tree beside something of ours."""
-    found = gaps(view)
-    if found and _places.has_upstream_branch(view, view.find_function(_places.ENABLE)):
-        return found
-    return ()
+    upstreams = view.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
+    return gaps(view) if view.overlay.read(upstreams) is not None else ()
 
 
 SEAM = Seam(targets=targets, premise=premise, gaps=gaps, left_open=left_open, alike=True)

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 from sgl_npu_patch import codemods
-from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import Refused
 from tests.refactor.__main__ import cases
@@ -144,7 +143,7 @@ def everything() -> dict[str, set[int]]:
     nodes.block.cache_clear()
     with Lines() as lines:
         for version in RELEASES:
-            judge(sources(version), SERIES["all"])
+            judge(sources(version), "all")
         for fixture in FIXTURES.values():
             files = sources(fixture.version)
             fixture.recipe(files)
