@@ -10,8 +10,10 @@ from sgl_npu_patch.codemods import (
     backend_lists,
     batch_invariant,
     device_dispatch,
+    hardened_launch,
     hardened_operators,
     hardened_sampler,
+    hardened_radix_cache,
     launch_guards,
     npu_ops,
     radix_cache,
@@ -39,8 +41,10 @@ DETERMINISTIC = _series(
 """Adapts a tree that has no adaptation; in the order in which its seams are judged and edited."""
 
 HARDENING = _series(
+    hardened_radix_cache,
     hardened_operators,
     hardened_sampler,
+    hardened_launch,
 )
 """Closes the gaps of upstream's own adaptation."""
 

@@ -20,12 +20,16 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods import sampler as _sampler
+from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.engine import nodes
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
+
+DECLARE = "declare_resolution"
+"""What the handler changes arguments by where they cannot be assigned (0.5.19 ..)."""
 
 
 def is_upstream(view: View) -> Site | None:
@@ -61,14 +65,19 @@ def guards(node: cst.CSTNode) -> bool:
 
 def _applies(step: Step) -> bool:
     call = nodes.statement_call(step.node)
-    return call is not None and nodes.dotted(call.func) == "launch_guards.apply"
+    if call is None and (pair := nodes.assigned(step.node)) is not None:
+        call = pair[1] if isinstance(pair[1], cst.Call) else None
+    return call is not None and nodes.dotted(call.func) in _CALLS
+
+
+_CALLS = ("launch_guards.apply", "launch_guards.decide")
 
 
 def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     """Append the call to the deterministic branch."""
     assert isinstance(node, cst.FunctionDef)
     branch = _places.enabled_branch(node)
-    text = imports + render("launch_guards", args=branch.args)
+    text = imports + call_of(node, branch)
     wanted = nodes.block(text, blank=True)
     body = branch.body
     for start in range(len(body) - len(wanted) + 1):
@@ -81,15 +90,47 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
             found="a return inside the branch",
             action="call launch_guards.apply by hand on every way out",
         )
-    others = nodes.calls(node, "apply")
-    if others and "launch_guards" in nodes.code(node):
+    others = [
+        call
+        for name in _CALLS
+        for call in nodes.calls(node, name.rpartition(".")[2])
+        if "launch_guards" in nodes.code(node)
+    ]
+    if others:
         raise AnchorError(
-            sought=f"launch_guards.apply in {node.name.value}",
+            sought=f"the call of launch_guards in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
             found=f"one in another place or form: {nodes.code(others[0])[:80]}",
             action="take that call out, and apply again",
         )
     return nodes.insert(node, body[-1], after=wanted)
+
+
+def call_of(node: cst.FunctionDef, branch: Branch) -> str:
+    """Render the call in the form in which the handler itself changes arguments.
+
+    Raises:
+        AnchorError: it neither assigns them nor declares changes of one object.
+    """
+    forms = {
+        (nodes.dotted(call.func), nodes.dotted(call.args[0].value))
+        for statement in branch.body
+        for call in nodes.calls(statement, DECLARE)
+        if call.args
+    }
+    assigns = branch.args in {p.name.value for p in nodes.parameters(node)}
+    if assigns and not forms:
+        return render("launch_guards", args=branch.args)
+    if assigns or len(forms) != 1 or not all(map(all, forms)):
+        found = sorted(f"{name}({of or 'an expression'}, ...)" for name, of in forms)
+        raise AnchorError(
+            sought=f"how {node.name.value} changes arguments",
+            expected=f"a parameter to assign them to, or a view of one and {DECLARE} for it",
+            found=", ".join([f"{branch.args} as a {'parameter' if assigns else 'view'}", *found]),
+            action="call launch_guards by hand, and apply what it decides",
+        )
+    ((declare, record),) = forms
+    return render("launch_guards_declared", args=branch.args, declare=declare, record=record)
 
 
 SEAM = Seam(

@@ -16,13 +16,14 @@ one is added. What decides is `forward_extend` of the Ascend attention backend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine import nodes, vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target, Withheld
@@ -31,6 +32,7 @@ from sgl_npu_patch.templates import render
 
 SUPPORTED = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
 DISABLED = "disable_radix_cache"
+_BACKEND = "attention_backend"
 
 
 def premise(view: View) -> Withheld | None:
@@ -106,7 +108,7 @@ def inline_gate(view: View, spot: Spot) -> Step | None:
 def _gate(branch: Branch) -> Step | None:
     for step in branch.steps():
         sides = nodes.compared(step.node.test) if isinstance(step.node, cst.If) else None
-        if sides is None or nodes.last_name(sides[0]) != "attention_backend":
+        if sides is None or nodes.last_name(sides[0]) != _BACKEND:
             continue
         _, operator, right = sides
         single = nodes.string(right)
@@ -127,7 +129,7 @@ def closes_for_ascend(node: cst.CSTNode) -> bool:
         _disables(step)
         and branch.runs(step)
         and (sides := nodes.compared(getattr(step.node, "test", None))) is not None
-        and nodes.last_name(sides[0]) == "attention_backend"
+        and nodes.last_name(sides[0]) == _BACKEND
         and sides[1] == "=="
         and nodes.string(sides[2]) == _places.ASCEND
         for step in branch.steps()
@@ -191,24 +193,54 @@ def _withheld(unsafe: Site, gate: Site) -> Withheld:
     )
 
 
-def gaps(view: View) -> tuple[str, ...]:
-    """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
-    function = _places.handler(view).function
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Name an ``if`` that raises for attention backends outside a literal list.
+
+    ``name`` is the local variable that holds the list, empty if it stands in the test.
+    """
+
+    step: Step
+    backends: cst.BaseExpression
+    name: str
+
+    @property
+    def accepts_ascend(self) -> bool:
+        """Tell whether the list has "ascend"."""
+        return _places.ASCEND in (nodes.strings(self.backends) or ())
+
+
+def refusals(function: cst.FunctionDef) -> list[Refusal]:
+    """List where the handler raises by a list of its own: DeepSeek models have one (.. 0.5.16)."""
     local = {
         pair[0]: pair[1]
         for step in nodes.steps(function)
         if (pair := nodes.assigned(step.node)) is not None and pair[0]
     }
+    found = []
     for step in nodes.steps(function):
         if not isinstance(step.node, cst.If) or not list(nodes.find_all(step.node, cst.Raise)):
             continue
         sides = nodes.compared(step.node.test)
-        if sides is None or sides[1] != "not in":
+        if sides is None or sides[1] != "not in" or nodes.last_name(sides[0]) != _BACKEND:
             continue
-        allowed = nodes.strings(local.get(nodes.dotted(sides[2]), sides[2]))
-        if allowed is not None and _places.ASCEND not in allowed:
-            return ("deepseek_refused",)
-    return ()
+        name = nodes.dotted(sides[2])
+        backends = local.get(name, sides[2])
+        if nodes.strings(backends) is not None:
+            found.append(Refusal(step, backends, name))
+    return found
 
 
-SEAM = Seam(targets=targets, premise=premise, gaps=gaps, alike=True)
+def gaps(view: View) -> tuple[str, ...]:
+    """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
+    found = refusals(_places.handler(view).function)
+    return () if all(refusal.accepts_ascend for refusal in found) else ("deepseek_refused",)
+
+
+def left_open(view: View) -> tuple[str, ...]:
+    """Name the same where upstream's adaptation is in the tree beside something of ours."""
+    upstreams = view.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
+    return gaps(view) if view.overlay.read(upstreams) is not None else ()
+
+
+SEAM = Seam(targets=targets, premise=premise, gaps=gaps, left_open=left_open, alike=True)

@@ -7,15 +7,18 @@ this torch_npu could capture graphs of the replaced operators at all.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 import os
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# Flags of the releases 0.5.3rc2 to 0.5.12.post1, each with the value that is safe.
+# Flags of all releases, each with the value that is safe.
 _GRAPH_FLAGS = {
     "disable_cuda_graph": True,
     "enable_breakable_cuda_graph": False,
@@ -30,25 +33,50 @@ _COMPILE_FLAGS = {
 _GRAPH_VARIABLES = ("SGLANG_VIT_ENABLE_CUDA_GRAPH", "SGLANG_USE_BREAKABLE_CUDA_GRAPH")
 _COMPILE_VARIABLES = ("SGLANG_ENABLE_TORCH_COMPILE",)
 
+# From 0.5.14 on the flags are folded into one configuration before this runs.
+_GRAPH_CONFIG = "cuda_graph_config"
+_PHASES = ("decode", "prefill")
+
 _COLLECTIVES = {"HCCL_DETERMINISTIC": "strict", "LCCL_DETERMINISTIC": "1"}
 
+_ATTENTION_BACKENDS = (
+    "attention_backend",
+    "prefill_attention_backend",
+    "decode_attention_backend",
+    "speculative_draft_attention_backend",
+)
+_NOT_REPLACED = "npu_fused_infer_attention_score_v2"
+
+_ABSENT = object()
 _warned: set[str] = set()
 
 
 def apply(server_args: Any) -> None:
-    """Switch off or set what would break the promise, with one warning for each.
+    """Do what `decide` says on a release whose arguments can be assigned."""
+    changes = decide(server_args)
+    for name, value in changes.items():
+        setattr(server_args, name, value)
+    # From 0.5.15 to 0.5.18 what is declared here is assigned again at the end.
+    declared = getattr(server_args, "_resolved_overrides", None)
+    if declared is not None and changes:
+        declared.append(("launch_guards", changes))
 
-    ``server_args`` is SGLang's ServerArgs of any release; flags it lacks are skipped.
+
+def decide(config: Any) -> dict[str, Any]:
+    """Return the arguments to change, and set the variables that have to be set.
+
+    Warns once of each. ``config`` has SGLang's arguments of any release as attributes,
+    as they are resolved so far; what it lacks is skipped.
     """
-    _switch_off(
-        server_args,
+    changes = _switch_off(
+        config,
         _COMPILE_FLAGS,
         _COMPILE_VARIABLES,
         "torch.compile and piecewise graphs trace past the operators that are replaced",
     )
     if not _graph_capture_supported():
-        _switch_off(
-            server_args,
+        changes |= _switch_off(
+            config,
             _GRAPH_FLAGS,
             _GRAPH_VARIABLES,
             "the installed torch_npu and batch_invariant_ops cannot renew the lengths "
@@ -72,23 +100,33 @@ def apply(server_args: Any) -> None:
             "(read from SGLang 0.5.6.post1 on; older releases cast the weights of "
             "quantised models in any case).",
         )
+    if _may_run_ascend_attention(config) and _is_called(_NOT_REPLACED):
+        _warn_once(
+            _NOT_REPLACED,
+            f"This SGLang calls {_NOT_REPLACED} on some paths of its ascend attention, "
+            "depending on the model (attention sinks, sliding windows, some head "
+            "sizes). It has no batch-invariant counterpart: where it runs, a request's "
+            "output may depend on the other requests of its batch.",
+        )
+    return changes
 
 
 def _switch_off(
-    server_args: Any, flags: dict[str, bool], variables: tuple[str, ...], reason: str
-) -> None:
-    changed = [
-        name
+    config: Any, flags: dict[str, bool], variables: tuple[str, ...], reason: str
+) -> dict[str, Any]:
+    changes: dict[str, Any] = {
+        name: safe
         for name, safe in flags.items()
-        if hasattr(server_args, name) and bool(getattr(server_args, name)) is not safe
-    ]
-    for name in changed:
-        setattr(server_args, name, flags[name])
+        if hasattr(config, name) and bool(getattr(config, name)) is not safe
+    }
+    settings = [f"{name}={safe}" for name, safe in changes.items()]
+    if flags is _GRAPH_FLAGS and (off := _without_graphs(config)) is not None:
+        changes[_GRAPH_CONFIG] = off
+        settings += [f"{_GRAPH_CONFIG}[{phase}].backend=disabled" for phase in _PHASES]
     # Some releases export the flags before they handle deterministic inference.
     exported = [name for name in variables if _is_true(name, "yes", "y")]
     for name in exported:
         os.environ[name] = "0"
-    settings = [f"{name}={flags[name]}" for name in changed]
     settings += [f"{name}=0" for name in exported]
     if settings:
         _warn_once(
@@ -96,6 +134,50 @@ def _switch_off(
             "Deterministic inference on the NPU sets "
             f"{', '.join(settings)}: {reason}.",
         )
+    return changes
+
+
+def _without_graphs(config: Any) -> Any:
+    """Return the configuration of graphs with none left, None where there is none."""
+    found = getattr(config, _GRAPH_CONFIG, _ABSENT)
+    if found is _ABSENT:
+        return None
+    # Later steps turn a phase on again that was not chosen explicitly.
+    locked = getattr(config, f"_{_GRAPH_CONFIG}_locked", None)
+    if isinstance(locked, set):
+        locked.update((phase, "backend") for phase in _PHASES)
+    given: Any = found or {}
+    off: Any
+    if dataclasses.is_dataclass(found) and not isinstance(found, type):
+        phases = {
+            phase: dataclasses.replace(getattr(found, phase), backend="disabled")
+            for phase in _PHASES
+        }
+        off = dataclasses.replace(found, **phases)
+    else:
+        # Not resolved yet, and then what is given explicitly precedes every flag.
+        off = {
+            **given,
+            **{p: {**given.get(p, {}), "backend": "disabled"} for p in _PHASES},
+        }
+    return None if off == found else off
+
+
+def _may_run_ascend_attention(config: Any) -> bool:
+    """Return False only where other backends are chosen for everything."""
+    chosen = [getattr(config, name, None) for name in _ATTENTION_BACKENDS]
+    return "ascend" in chosen or not any(chosen)
+
+
+def _is_called(operator: str) -> bool:
+    """Return whether SGLang's Ascend attention, in a folder beside this, calls it."""
+    call = re.compile(rf"{operator}\s*(\.\w+\s*)?\(")
+    attention = Path(__file__).parents[1] / "attention"
+    try:
+        sources = [path.read_text("utf-8") for path in attention.rglob("*.py")]
+    except (OSError, ValueError):
+        return True
+    return any(call.search(source) for source in sources)
 
 
 def _graph_capture_supported() -> bool:

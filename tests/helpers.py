@@ -115,6 +115,22 @@ def _handle_deterministic_inference(self):
             os.environ["NCCL_ALGO"] = "tree"
 """
 
+REFUSAL = """\
+        if self.deepseek:
+            if self.attention_backend not in ["fa3"]:
+                raise ValueError(self.attention_backend)
+"""
+"""What the handler has of its own for DeepSeek models from 0.5.13 to 0.5.15.post1."""
+
+
+def declaring(handler: str) -> str:
+    """Give a handler that reads arguments through a view, and declares changes (0.5.19 ..)."""
+    head, body = handler.split("\n", 1)
+    body = body.replace("self.", "cfg.")
+    body = re.sub(r"cfg\.(\w+) = (.*)", r'declare_resolution(self, "handler", \1=\2)', body)
+    return f"{head}\n    cfg = resolving_view(self)\n{body}"
+
+
 SAMPLER_HEAD = """\
 from typing import Optional
 

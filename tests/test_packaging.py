@@ -46,6 +46,7 @@ PAGES = (
     "ci",
     "cost",
     "faults",
+    "launch",
     "limits",
     "native-defects",
     "refactorings",

@@ -19,6 +19,7 @@ from tests.helpers import (
     OPS_DISABLE,
     OPS_ENABLE,
     OPS_SCOPED,
+    REFUSAL,
     SAMPLER,
     SAMPLER_CLASS,
     SAMPLER_DRAW,
@@ -29,6 +30,7 @@ from tests.helpers import (
     batch_invariant_ops,
     common,
     flagged_sampler,
+    declaring,
     native_ops,
     native_sampler,
     sampler,
@@ -56,6 +58,18 @@ def _handler(old: str, new: str) -> Files:
     return {SERVER_ARGS: server_args(handler=_but(HANDLER, old, new))}
 
 
+def _native(*, radix: str = "", handler: str = HANDLER) -> Files:
+    return {**native_ops(), SERVER_ARGS: server_args(radix=radix or OPEN + "\n", handler=handler)}
+
+
+def _declaring(old: str, new: str) -> Files:
+    return _native(handler=_but(declaring(HANDLER), old, new))
+
+
+def _refusing(old: str, new: str) -> Files:
+    return _native(handler=_but(HANDLER + REFUSAL, old, new))
+
+
 def _dispatch(old: str, new: str) -> Files:
     return {COMMON: common(_but(DISPATCH, old, new))}
 
@@ -64,6 +78,8 @@ def _attention(text: str) -> Files:
     return {ATTENTION: text}
 
 
+CLOSED = f'{RADIX} = ["fa3", "triton"]'
+OPEN = f'{RADIX} = ["fa3", "ascend"]'
 OTHER_HANDLER = "\n\nclass Other:\n    def _handle_deterministic_inference(self):\n        pass\n"
 OTHER_BACKEND = (
     "\n\nclass Other:\n    def forward_extend(self, q):\n"
@@ -104,6 +120,11 @@ HANDLERS: dict[str, Files] = {
     "branch twice": _handler(
         f"    {IF_ENABLED}\n", f"    {IF_ENABLED}\n        pass\n    {IF_ENABLED}\n"
     ),
+}
+
+HARDENED_HANDLERS: dict[str, Files] = {
+    name: {**native_ops(), SERVER_ARGS: _but(str(files[SERVER_ARGS]), CLOSED, OPEN)}
+    for name, files in HANDLERS.items()
 }
 
 ATTENTIONS: dict[str, Files] = {
@@ -239,6 +260,39 @@ REFUSALS: dict[str, dict[str, Files]] = {
         "two yields": {
             OPS: batch_invariant_ops(scoped=_but(OPS_SCOPED, "yield", "yield\n    yield"))
         },
+    },
+    "hardened_radix_cache": {
+        **{name: files for name, files in HARDENED_HANDLERS.items() if "branch" not in name},
+        "list gone": _native(radix="KEPT = ['ascend']\n"),
+        "list computed": _native(radix=f"{RADIX} = keeping()\n"),
+        "two lists refuse": _refusing(
+            REFUSAL, REFUSAL + REFUSAL.replace("deepseek", "small").replace("fa3", "fa4")
+        ),
+        "not of DeepSeek": _refusing("if self.deepseek", "if self.large"),
+        "elsewhere under DeepSeek": _refusing(
+            "        if self.deepseek:\n",
+            "        if self.deepseek:\n            pass\n        else:\n",
+        ),
+        "list used twice": _refusing(
+            '        if self.deepseek:\n            if self.attention_backend not in ["fa3"]',
+            '        known = ["fa3"]\n        use(known)\n        if self.deepseek:\n'
+            "            if self.attention_backend not in known",
+        ),
+    },
+    "hardened_launch": {
+        **HARDENED_HANDLERS,
+        "a return inside": _declaring("        if cfg.tp", "        return\n        if cfg.tp"),
+        "called elsewhere": _declaring(
+            "    if cfg.enable_d", "    launch_guards.decide(cfg)\n    if cfg.enable_d"
+        ),
+        "declares for two objects": _declaring(
+            "        if cfg.tp", '        declare_resolution(other, "x", y=1)\n        if cfg.tp'
+        ),
+        "declares for an expression": _declaring("lution(self,", "lution(of(self),"),
+        "declares nothing": _declaring('declare_resolution(self, "handler", ', "note("),
+        "declares and assigns": _native(
+            handler=_but(HANDLER, "self.sampling_backend =", "declare_resolution(self).x =")
+        ),
     },
     "hardened_operators": {
         "no flag": native_ops(_but(NATIVE_ENABLE, "    if _MODE:\n        return\n", "    pass\n")),

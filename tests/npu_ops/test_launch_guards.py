@@ -6,6 +6,8 @@ import importlib
 import logging
 import os
 import sys
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -44,6 +46,35 @@ COMPILED = {
     "disable_piecewise_cuda_graph": True,
 }
 SAFE = {**GRAPHS, **COMPILED}
+
+
+@dataclass
+class Phase:
+    """What is configured of one phase, as from 0.5.14 on."""
+
+    backend: str = "full"
+    max_bs: int = 8
+
+
+@dataclass
+class Config:
+    """The configuration of graphs, as from 0.5.14 on."""
+
+    decode: Phase = field(default_factory=Phase)
+    prefill: Phase = field(default_factory=Phase)
+
+
+OFF = Config(Phase("disabled"), Phase("disabled"))
+
+
+class View:
+    """Read arguments and refuse to assign them, as the views from 0.5.19 on do."""
+
+    def __init__(self, **given: Any) -> None:
+        self.__dict__.update(given)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(name)
 
 
 @pytest.fixture(autouse=True)
@@ -250,3 +281,133 @@ def test_asking_enables_nothing(launch_guards: Any) -> None:
     launch_guards.apply(_arguments(EARLY))
     assert torch_npu.handlers == {}
     assert extension.calls == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(Config(), OFF, id="resolved"),
+        pytest.param(Config(Phase("disabled"), Phase("breakable")), OFF, id="prefill is left"),
+        pytest.param(
+            None,
+            {"decode": {"backend": "disabled"}, "prefill": {"backend": "disabled"}},
+            id="not resolved yet",
+        ),
+        pytest.param(
+            {"decode": {"backend": "full", "max_bs": 8}},
+            {
+                "decode": {"backend": "disabled", "max_bs": 8},
+                "prefill": {"backend": "disabled"},
+            },
+            id="given explicitly and not resolved yet",
+        ),
+    ],
+)
+def test_the_configuration_of_graphs_ends_off(
+    launch_guards: Any, caplog: pytest.LogCaptureFixture, given: Any, expected: Any
+) -> None:
+    arguments = SimpleNamespace(disable_cuda_graph=False, cuda_graph_config=given)
+    launch_guards.apply(arguments)
+    assert arguments.cuda_graph_config == expected
+    assert "cuda_graph_config[prefill].backend=disabled" in caplog.text
+    assert arguments.cuda_graph_config is not given
+
+
+def test_a_configuration_that_is_off_is_not_mentioned(
+    launch_guards: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _quiet(monkeypatch)
+    arguments = SimpleNamespace(disable_cuda_graph=True, cuda_graph_config=OFF)
+    assert launch_guards.decide(arguments) == {}
+    assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("capturing")
+def test_the_configuration_stays_where_graphs_can_be_renewed(launch_guards: Any) -> None:
+    locked: set[tuple[str, str]] = set()
+    arguments = SimpleNamespace(cuda_graph_config=Config(), _cuda_graph_config_locked=locked)
+    launch_guards.apply(arguments)
+    assert arguments.cuda_graph_config == Config()
+    assert locked == set()
+
+
+def test_later_steps_find_the_phases_chosen(launch_guards: Any) -> None:
+    locked = {("decode", "max_bs")}
+    view = View(cuda_graph_config=Config(), _cuda_graph_config_locked=locked)
+    launch_guards.decide(view)
+    assert locked == {("decode", "max_bs"), ("decode", "backend"), ("prefill", "backend")}
+
+
+def test_deciding_assigns_nothing(launch_guards: Any) -> None:
+    config = Config()
+    view = View(disable_cuda_graph=False, enable_torch_compile=True, cuda_graph_config=config)
+    assert launch_guards.decide(view) == {
+        "disable_cuda_graph": True,
+        "enable_torch_compile": False,
+        "cuda_graph_config": OFF,
+    }
+    assert config == Config()
+    assert os.environ["HCCL_DETERMINISTIC"] == "strict"
+
+
+def test_what_was_declared_before_does_not_come_back(launch_guards: Any) -> None:
+    declared = [("model", {"disable_cuda_graph": False})]
+    arguments = SimpleNamespace(disable_cuda_graph=False, _resolved_overrides=declared)
+    launch_guards.apply(arguments)
+    for _, changes in declared:
+        vars(arguments).update(changes)
+    assert arguments.disable_cuda_graph is True
+
+
+ASCEND = {"attention_backend": "ascend"}
+
+
+@pytest.mark.parametrize(
+    ("source", "backends", "said"),
+    [
+        pytest.param("out, _ = torch_npu.{}(q, k)", ASCEND, True, id="called"),
+        pytest.param("torch_npu.{}.out(q, k)", ASCEND, True, id="an overload is called"),
+        pytest.param("torch.ops.npu.{}(\n    q\n)", {}, True, id="no backend is known"),
+        pytest.param(
+            "torch_npu.{}(q)",
+            {"attention_backend": "triton", "decode_attention_backend": "ascend"},
+            True,
+            id="ascend decodes only",
+        ),
+        pytest.param("torch_npu.{}(q)", {"attention_backend": "triton"}, False, id="not ascend"),
+        pytest.param("# {} is newer", ASCEND, False, id="mentioned only"),
+        pytest.param("torch_npu.{}_more(q)", ASCEND, False, id="another operator"),
+        pytest.param("x = 1", ASCEND, False, id="not there"),
+    ],
+)
+def test_an_operator_that_nothing_replaces_is_said(
+    launch_guards: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: str,
+    backends: dict[str, str],
+    said: bool,
+) -> None:
+    _quiet(monkeypatch)
+    operator = "npu_fused_infer_attention_score_v2"
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "backend.py").write_text(source.format(operator), "utf-8")
+    monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
+    for _ in range(2):
+        launch_guards.apply(SimpleNamespace(**backends))
+    assert [operator in message for message in caplog.messages] == [True] * said
+
+
+def test_a_source_that_cannot_be_read_is_doubt(
+    launch_guards: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    _quiet(monkeypatch)
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "backend.py").write_bytes(b"\xff")
+    monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
+    launch_guards.apply(SimpleNamespace(**ASCEND))
+    assert "npu_fused_infer_attention_score_v2" in caplog.text

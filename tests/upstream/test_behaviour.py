@@ -72,6 +72,7 @@ def meaningless(version: str) -> set[str]:
         "device_dispatch.an_npu_has_its_own_key": status["device_dispatch"] == "not-needed",
         "device_dispatch.other_devices_keep_their_key": status["device_dispatch"] == "not-needed",
         "batch_invariant.attention_v2_is_replaced": not native and version not in CALLS_V2,
+        "launch_guards.what_nothing_replaces_is_said": not native and version not in CALLS_V2,
         "batch_invariant.without_bmm_it_alone_stays_native": version in WITHOUT_ENABLE_BMM,
         "batch_invariant.a_scoped_mode_keeps_the_choice_of_bmm": version in WITHOUT_ENABLE_BMM,
         **dict.fromkeys(OUR_PROMISES, native),

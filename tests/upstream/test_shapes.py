@@ -61,6 +61,8 @@ KEPT = {
     "hardened_operators.py _replaces: return returned.value is None": (
         "a branch of upstream's that returns"
     ),
+    "hardened_radix_cache.py premise: return NotNeeded(f'{SUPPORTED} does not have \"ascend\"', "
+    "(supported.site,))": "a native tree that does not claim to be ready",
     "sampling_backend.py _guard: return node": "a split handler that is patched already",
     "sampling_backend.py _keeps: return False": "an assignment outside of the branch",
     "sampler.py fit_for_npu: if name not in ('torch.no_grad', 'torch.inference_mode'):": (

@@ -42,6 +42,7 @@ _LISTS = (backend_lists.CHOICES, radix_cache.SUPPORTED)
 _BACKENDS = (sampling.ATTRIBUTE, "attention_backend")
 _PURE = ("torch.compiler.is_compiling",)
 """Calls without effect, so that it does not matter whether a test that is false makes them."""
+_ACCEPTS = "hardened_radix_cache"
 _MARKS = {
     "sampling_backend": sampling.ATTRIBUTE,
     "radix_cache": radix_cache.DISABLED,
@@ -439,6 +440,8 @@ class _Fold(ast.NodeTransformer):
         self.generic_visit(node)
         seams = self._symbols.get(self._symbol(), ())
         right = node.comparators[0]
+        if _ACCEPTS in seams and isinstance(node.ops[0], ast.NotIn):
+            self._drop_entry(right, "the list that models are refused by")
         if (
             {"sampling_backend", "radix_cache"} & set(seams)
             and len(node.ops) == 1
@@ -470,14 +473,18 @@ class _Fold(ast.NodeTransformer):
 
     def _without_entry(self, node: ast.Assign | ast.AnnAssign) -> ast.AST:
         self.generic_visit(node)
-        value = node.value
-        if _name(node) in _LISTS and isinstance(value, ast.List | ast.Tuple | ast.Set):
-            for element in value.elts:
-                if isinstance(element, ast.Constant) and element.value == _places.ASCEND:
-                    self._note(f'{_name(node)} has "{_places.ASCEND}"')
-                    value.elts.remove(element)
-                    break
+        if _name(node) in _LISTS or _ACCEPTS in self._symbols.get(self._symbol(), ()):
+            self._drop_entry(node.value, _name(node))
         return node
+
+    def _drop_entry(self, value: ast.expr | None, what: str) -> None:
+        if not isinstance(value, ast.List | ast.Tuple | ast.Set):
+            return
+        for element in value.elts:
+            if isinstance(element, ast.Constant) and element.value == _places.ASCEND:
+                self._note(f'{what} has "{_places.ASCEND}"')
+                value.elts.remove(element)
+                break
 
 
 def _known(node: ast.expr) -> bool | None:

@@ -26,6 +26,7 @@ SERVER_ARGS = "sglang.srt.server_args"
 _LISTS = "sglang.srt.arg_groups.choices"
 _HOOK = "sglang.srt.arg_groups.attention_hook"
 _OVERRIDES = "sglang.srt.arg_groups.overrides"
+_GRAPHS = "sglang.srt.model_executor.cuda_graph_config"
 _SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
 """How the variables begin that decide what the handler does, whoever set them outside."""
 
@@ -95,6 +96,7 @@ def run(
         args._model_config = args.get_model_config()
         known = set(vars(args))
         before = dict(os.environ)
+        args._sealed = owner is None
         with _warnings() as said:
             try:
                 handler(args)
@@ -104,7 +106,7 @@ def run(
     attributes = dict(vars(args))
     for _, declared in attributes.pop("_resolved_overrides", []):
         attributes.update(declared)
-    del attributes["_model_config"]
+    del attributes["_model_config"], attributes["_sealed"]
     added = sorted(set(attributes) - known)
     if added:
         raise Failed("the handler sets arguments that this tree lacks", found=", ".join(added))
@@ -122,6 +124,17 @@ def listed(execution: Execution, name: str) -> list[str] | None:
     return list(value) if isinstance(value, list) else None
 
 
+def graph_config(execution: Execution) -> Any:
+    """Return a configuration of graphs as the tree resolves it, every phase on, None without."""
+    if execution.file(_GRAPHS) is None:
+        return None
+    with execution:
+        config = execution.load(_GRAPHS).CudaGraphConfig()
+    for phase in vars(config).values():
+        phase.backend = "full"
+    return config
+
+
 @cache
 def shared_execution(package: Path, device: Device) -> Execution:
     """Return an execution kept for the process: what is said once in it is not said again."""
@@ -136,7 +149,7 @@ def new_execution(
     Args:
         provide: what is installed of torch_npu and Ascend's extension, as `Execution` takes it.
     """
-    real = ["sglang.srt.environ", "sglang.srt.arg_groups.model_override_base", _LISTS]
+    real = ["sglang.srt.environ", "sglang.srt.arg_groups.model_override_base", _LISTS, _GRAPHS]
     moved = ("_handle_deterministic_inference", CHOICES, RADIX)
     real += {module_of(package, name, SERVER_ARGS) for name in moved} - {SERVER_ARGS}
     provided: dict[str, Any] = {
@@ -166,6 +179,12 @@ class _ServerArgs(SimpleNamespace):
             raise AttributeError(name)
         found = inspect.getattr_static(self._owner, name)
         return found.__get__(self, self._owner) if hasattr(found, "__get__") else found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what the tree's own arguments refuse, or would not hand on to anybody."""
+        if not name.startswith("_") and self.__dict__.get("_sealed"):
+            raise AttributeError(f"{name} is assigned, not declared")
+        super().__setattr__(name, value)
 
     def get_model_config(self) -> SimpleNamespace:
         return SimpleNamespace(hf_config=self.get_hf_config())

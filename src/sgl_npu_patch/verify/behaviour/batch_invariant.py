@@ -472,6 +472,6 @@ def _scoped(
 
 @cache
 def _mentions(package: Path, name: str) -> bool:
-    """Tell whether some file of the tree names an operator."""
+    """Tell whether some file of the tree names an operator as an attribute, to call it."""
     files = sorted((package / "srt").rglob("*.py"))
-    return any(name.encode() in file.read_bytes() for file in files)
+    return any(f".{name}".encode() in file.read_bytes() for file in files)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
@@ -17,6 +18,7 @@ from sgl_npu_patch.verify.behaviour.arguments import (
     DEEPSEEK,
     RADIX,
     Outcome,
+    graph_config,
     listed,
     new_execution,
     run,
@@ -25,6 +27,7 @@ from sgl_npu_patch.verify.behaviour.arguments import (
 
 COLLECTIVES = {"HCCL_DETERMINISTIC": "strict", "LCCL_DETERMINISTIC": "1"}
 EXPECTED_FROM_THE_USER = ("ASCEND_USE_FIA", "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT")
+NOT_REPLACED = "npu_fused_infer_attention_score_v2"
 SWITCHES = {"disable_cuda_graph": True, "enable_torch_compile": False}
 """What captures or compiles, with the value that is safe."""
 
@@ -109,7 +112,7 @@ def other_backends_keep_their_gate(subject: Subject) -> None:
 @check("radix_cache")
 def deepseek_is_refused_as_before(subject: Subject) -> None:
     """A DeepSeek model is refused on ascend as the unpatched tree refuses it on flashinfer."""
-    if not _carries_ours(subject):
+    if _has_upstreams(subject):
         raise NotApplicable("the unpatched tree accepts ascend itself")
     for on in ("cuda", "npu"):
         base, patched = _pair(subject, on)
@@ -123,7 +126,7 @@ def deepseek_is_refused_as_before(subject: Subject) -> None:
 @check("radix_cache", gap="deepseek_refused")
 def deepseek_is_accepted(subject: Subject) -> None:
     """A DeepSeek model is accepted on ascend where the tree claims that ascend is ready for it."""
-    if _carries_ours(subject):
+    if not _has_upstreams(subject):
         raise NotApplicable("the patch leaves the refusal of DeepSeek models as it is")
     if "ascend" not in (listed(_npu(subject), RADIX) or ()):
         raise NotApplicable(f"the tree does not list ascend in {RADIX}")
@@ -176,6 +179,12 @@ def capture_and_compilation_are_off(subject: Subject) -> None:
             for switch, safe in SWITCHES.items():
                 _expect(switch, result[switch], safe, **chosen)
             _expect(f"warnings that name {name}", len(result.said(name)), 1, **chosen)
+    config = graph_config(_npu(subject))
+    if config is not None:
+        # The flags are folded into it before the handler runs, and not read any more.
+        after = _past_the_list(_npu(subject), cuda_graph_config=config)["cuda_graph_config"]
+        for phase in vars(config):
+            _expect(f"cuda_graph_config.{phase}.backend", vars(after)[phase].backend, "disabled")
 
 
 @check("launch_guards")
@@ -191,8 +200,12 @@ def graphs_stay_where_they_can_be_renewed(subject: Subject) -> None:
         operators = extension.install("2.0.0", subject.torch_npu)
         provided = {"torch_npu": fake, "batch_invariant_ops": operators}
         execution = new_execution(subject.package, "npu", provided)
-        result = _past_the_list(execution, enable_torch_compile=True)
+        config = graph_config(execution)
+        given = {} if config is None else {"cuda_graph_config": config}
+        result = _past_the_list(execution, enable_torch_compile=True, **given)
         _expect("disable_cuda_graph", result["disable_cuda_graph"], False)
+        if config is not None:
+            _expect("cuda_graph_config", result["cuda_graph_config"], config)
     finally:
         extension.uninstall()
         torch_npu.uninstall()
@@ -233,6 +246,19 @@ def a_missing_variable_is_said_once(subject: Subject) -> None:
             text for _ in range(2) for text in _past_the_list(execution, given).said(name.lower())
         ]
         _expect(f"warnings of {name}", len(said), 1)
+
+
+@check("launch_guards", gap=_MISSING)
+def what_nothing_replaces_is_said(subject: Subject) -> None:
+    """Where the ascend attention calls an operator that nothing replaces, that is said, once."""
+    folder = subject.package.joinpath(*VENDORED.split(".")[1:-1], "attention")
+    if not any(NOT_REPLACED in path.read_text("utf-8") for path in folder.rglob("*.py")):
+        raise NotApplicable(f"the ascend attention of the tree does not call {NOT_REPLACED}")
+    execution = new_execution(subject.package, "npu")
+    other = _past_the_list(execution, attention_backend="triton")
+    _expect("warnings of it", other.said(NOT_REPLACED), [], attention_backend="triton")
+    said = [text for _ in range(2) for text in _past_the_list(execution).said(NOT_REPLACED)]
+    _expect("warnings of it", len(said), 1)
 
 
 @check("launch_guards")
@@ -316,6 +342,11 @@ def _carries_ours(subject: Subject) -> bool:
     return _npu(subject).file(f"{VENDORED}.launch_guards") is not None
 
 
+def _has_upstreams(subject: Subject) -> bool:
+    """Tell whether the tree has upstream's adaptation, with or without what closes its gaps."""
+    return _npu(subject).file(f"{VENDORED}.{_places.UPSTREAM_OPS}") is not None
+
+
 def _keeps_radix_cache(subject: Subject) -> bool:
     """Tell by the list that lets a backend keep it; a tree without one gets a gate for ascend."""
     return "radix_cache" not in subject.left_out and listed(_npu(subject), RADIX) is not None
@@ -382,7 +413,7 @@ def _others(outcome: Outcome, on: Device) -> tuple[list[str], dict[str, str]]:
     guards: tuple[str, ...] = ()
     if on == "npu":
         guards = tuple(COLLECTIVES)
-        names = (*SWITCHES, "piecewise", *EXPECTED_FROM_THE_USER)
+        names = (*SWITCHES, "cuda_graph_config", "piecewise", *EXPECTED_FROM_THE_USER, NOT_REPLACED)
         owned |= {*outcome.said(*(name.lower() for name in names))}
     said = [text for text in outcome.warnings if text not in owned]
     return said, {name: v for name, v in outcome.environment.items() if name not in guards}

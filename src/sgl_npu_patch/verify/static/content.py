@@ -70,7 +70,7 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
 def no_other_list_has_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
     """The handler's other lists, as that of DeepSeek models, are without "ascend"."""
     del seam
-    if judged.native:
+    if judged.adapted:
         raise NotApplicable("upstream's own adaptation decides about DeepSeek models")
     for path, function in _handlers(judged):
         for node in ast.walk(function):

@@ -84,6 +84,15 @@ class Judged:
             return False
 
     @cached_property
+    def adapted(self) -> bool:
+        """Tell whether upstream's own adaptation is in the tree, reached or not."""
+        view = self.view()
+        try:
+            return _places.has_upstream_branch(view, view.find_function(_places.ENABLE))
+        except AnchorError:
+            return False
+
+    @cached_property
     def left_out(self) -> Mapping[str, str]:
         """Name the seams that the tree does without, judged by their premises alone."""
         found: dict[str, str] = {
