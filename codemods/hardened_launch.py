@@ -24,7 +24,7 @@ from sgl_npu_patch.engine.view import View
 def premise(view: View) -> NotNeeded | None:
     """Leave trees alone that have no branch of upstream's."""
     enable = view.find_function(_places.ENABLE)
-    if _places.has_upstream_branch(view, enable):
+    if _places.native_branch(view) is not None:
         return None
     return NotNeeded(_places.CONTAINED, (enable.site,))
 

@@ -29,7 +29,7 @@ from sgl_npu_patch.engine.view import View
 def premise(view: View) -> NotNeeded | None:
     """Leave trees alone that do not say that ascend is ready, or that refuse by no other list."""
     enable = view.find_function(_places.ENABLE)
-    if not _places.has_upstream_branch(view, enable):
+    if _places.native_branch(view) is None:
         return NotNeeded(
             "the tree has no adaptation of upstream's whose claim could be kept", (enable.site,)
         )

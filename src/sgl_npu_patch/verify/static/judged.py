@@ -88,7 +88,7 @@ class Judged:
         """Tell whether upstream's own adaptation is in the tree, reached or not."""
         view = self.view()
         try:
-            return _places.has_upstream_branch(view, view.find_function(_places.ENABLE))
+            return _places.native_branch(view) is not None
         except AnchorError:
             return False
 
