@@ -1,0 +1,131 @@
+"""Read off a tree what its batch-invariant mode replaces on an NPU."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from sgl_npu_patch.audit.npu_path import classify
+from sgl_npu_patch.audit.parsed import Parsed
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.verify.replacements import constants_of, text_of
+
+ENABLE = "enable_batch_invariant_mode"
+_COLLECTIVES = "HCCL_DETERMINISTIC"
+_NAMESPACES = ("torch.ops.npu", "torch_npu")
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """Hold what is replaced: ``aten::mm``, ``torch_npu.npu_add_rms_norm``, a variable that is set.
+
+    ``site`` is the function that enters the mode, None if the tree has none.
+    """
+
+    replaced: frozenset[str]
+    site: Site | None
+
+    def replaces(self, names: tuple[str, ...]) -> bool:
+        """Tell whether all of these are replaced."""
+        return self.replaced.issuperset(names)
+
+
+def read_mode(parsed: Parsed) -> Mode:
+    """Follow the function that enters the mode into the modules that it calls on an NPU."""
+    found = {_COLLECTIVES} if _sets_collectives(parsed) else set()
+    site = None
+    for path in parsed.tree.containing(b"def " + ENABLE.encode()):
+        module = parsed.module(path)
+        where = classify(module, parsed.relative(path))
+        for function in module.body:
+            if isinstance(function, ast.FunctionDef) and function.name == ENABLE:
+                site = Site(path, function.lineno, ENABLE)
+                on_npu = [node for node in ast.walk(function) if node in where and where[node].where == "npu"]
+                found |= {*_replaced(on_npu, module), *_followed(on_npu, parsed)}
+    return Mode(frozenset(found), site)
+
+
+def _sets_collectives(parsed: Parsed) -> bool:
+    """Tell whether the launch guards are in the tree, or something else sets their variable."""
+    return bool(parsed.tree.containing(_COLLECTIVES.encode()))
+
+
+def _followed(nodes: list[ast.AST], parsed: Parsed) -> Iterator[str]:
+    """Yield what is replaced by functions of the modules beside upstream's own replacements."""
+    modules: dict[str, PurePosixPath] = {}
+    functions: dict[str, tuple[PurePosixPath, str]] = {}
+    folder = parsed.tree.package / vendor.FOLDER
+    for node in nodes:
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        package = node.module.split(".")[1:]
+        for alias in node.names:
+            file = parsed.tree.package.joinpath(*package, f"{alias.name}.py")
+            if file.parent == folder and parsed.tree.read(file) is not None:
+                modules[alias.asname or alias.name] = file
+            elif (whole := parsed.tree.package.joinpath(*package).with_suffix(".py")).parent == (
+                folder
+            ):
+                functions[alias.asname or alias.name] = (whole, alias.name)
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        owner, _, name = ast.unparse(node.func).rpartition(".")
+        target = (modules[owner], name) if owner in modules else functions.get(name)
+        if target is not None and parsed.tree.read(target[0]) is not None:
+            module = parsed.module(target[0])
+            for function in _reached(module, target[1]):
+                yield from _replaced(list(ast.walk(function)), module)
+
+
+def _reached(module: ast.Module, name: str) -> list[ast.FunctionDef]:
+    """List a module's function and those of it that it names, and so on."""
+    known = {each.name: each for each in module.body if isinstance(each, ast.FunctionDef)}
+    waiting, found = [name], {}
+    while waiting:
+        each = waiting.pop()
+        if each in known and each not in found:
+            found[each] = known[each]
+            waiting += [n.id for n in ast.walk(known[each]) if isinstance(n, ast.Name)]
+    return list(found.values())
+
+
+def _replaced(nodes: list[ast.AST], module: ast.Module) -> Iterator[str]:
+    constants = constants_of(module)
+    loops = {
+        ast.unparse(node.target): node.iter for node in nodes if isinstance(node, ast.For)
+    }
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            yield from _rebound(node)
+        elif isinstance(node, ast.Dict) and _registers_by_name(module):
+            yield from (f"aten::{text_of(key, constants)}" for key in node.keys if key is not None)
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            if name == "impl" and node.args:
+                yield text_of(node.args[0], constants)
+            elif name in ("_rebind", "rebind", "setattr") and len(node.args) >= 2:
+                given = loops.get(ast.unparse(node.args[0]), node.args[0])
+                places = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
+                for place in map(ast.unparse, places):
+                    if place in _NAMESPACES:
+                        yield f"{place}.{text_of(node.args[1], constants)}"
+
+
+def _rebound(node: ast.Assign) -> Iterator[str]:
+    for target in node.targets:
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) in _NAMESPACES:
+            yield ast.unparse(target)
+        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            # `kernels["bmm"] = bmm`, of a table by aten's names.
+            yield f"aten::{target.slice.value}"
+
+
+def _registers_by_name(module: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.JoinedStr) and ast.unparse(node).startswith("f'aten::")
+        for node in ast.walk(module)
+    )
