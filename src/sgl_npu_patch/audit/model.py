@@ -51,7 +51,7 @@ def uses(parsed: Parsed, model_file: str) -> Callable[[Site], bool]:
         names = reached.get(site.path, set())
         return _WHOLE in names or not site.symbol or site.symbol.partition(".")[0] in names
 
-    return lambda site: (site.path in reached or used(site)) and used(site)
+    return used
 
 
 @dataclass

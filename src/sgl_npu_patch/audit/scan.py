@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from sgl_npu_patch.audit.catalogue import Catalogue, Operator
+from sgl_npu_patch.audit.catalogue import Catalogue, Operator, Verdict
 from sgl_npu_patch.audit.mode import Mode
 from sgl_npu_patch.audit.npu_path import Place, classify, where_of_file
 from sgl_npu_patch.audit.parsed import Parsed
@@ -62,9 +62,21 @@ class Call:
     replaced: bool = False
 
     @property
+    def verdict(self) -> Verdict:
+        """Say what it is in this tree: what could be replaced and is not, is native."""
+        if self.operator.verdict == "replaced" and not self.replaced:
+            return "native"
+        return self.operator.verdict
+
+    @property
+    def about(self) -> str:
+        """Name the seam, or the gap of native releases, that is about it; empty if none is."""
+        return self.operator.covered_by or ""
+
+    @property
     def covered(self) -> bool:
         """Tell whether nothing is left to do about it."""
-        return self.replaced or self.operator.verdict == "invariant"
+        return self.verdict in ("replaced", "invariant")
 
 
 def scan(parsed: Parsed, catalogue: Catalogue, mode: Mode) -> Iterator[Call]:
