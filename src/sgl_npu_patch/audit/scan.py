@@ -220,8 +220,13 @@ def _has_bias(call: ast.Call) -> bool:
 
 
 def _adds_whole_numbers(call: ast.Call) -> bool:
-    """Judge by the names in what is added up."""
-    text = ast.unparse(call)
+    """Judge by the names in what is added up, and by the type that is asked for."""
+    is_method = isinstance(call.func, ast.Attribute) and not ast.unparse(call.func).startswith(
+        "torch."
+    )
+    added = [call.func.value] if is_method and isinstance(call.func, ast.Attribute) else []
+    added += [*call.args[:1], *(each.value for each in call.keywords if each.arg == "dtype")]
+    text = " ".join(map(ast.unparse, added))
     return bool(_WHOLE.search(text)) and not _FRACTIONS.search(text)
 
 
