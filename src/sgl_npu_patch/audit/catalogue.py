@@ -16,7 +16,10 @@ else:
 
 Verdict = Literal["replaced", "invariant", "native", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("replaced", "invariant", "native", "unknown")
-_ON_NPU = ("torch_npu.", "torch.ops.npu.", "torch.ops.atb.", "torch.ops.custom.", "sgl_kernel_npu.")
+_ON_NPU = (
+    "torch_npu.", "torch.ops.npu.", "torch.ops.atb.", "torch.ops.custom.", "torch.ops._C_ascend.",
+    "sgl_kernel_npu.",
+)  # fmt: skip
 """Namespaces of operators that exist on an NPU only: there the bare name tells one."""
 
 

@@ -17,6 +17,8 @@ _OTHERS = {
     "aiter", "amd", "amx", "cuda", "cutedsl", "cutlass", "deepgemm", "flashinfer", "gfx", "gpu",
     "hip", "hpu", "intel", "marlin", "metal", "mlx", "mps", "musa", "quark", "rocm", "tpu", "xpu",
 }  # fmt: skip
+_ON_CPU = ("forward_cpu", "apply_cpu")
+"""Other names with that word are about copies on the host, which an NPU's server has too."""
 _ASKS_NPU = re.compile(r"_?is_(npu|ascend)\w*", re.IGNORECASE)
 _ASKS_OTHER = re.compile(
     r"_?is_(cuda(_alike)?|hip|xpu|musa|hpu|mps|tpu|gfx\w+|sm\d\w*|blackwell\w*|hopper\w*|"
@@ -115,7 +117,7 @@ def _where_of_name(name: str) -> Where:
     words = set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
     if words & _NPU or name.startswith("NPU"):
         return "npu"
-    return "elsewhere" if words & _OTHERS else "common"
+    return "elsewhere" if words & _OTHERS or name in _ON_CPU else "common"
 
 
 def _join(outer: Where, inner: Where) -> Where:
