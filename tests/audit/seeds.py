@@ -98,10 +98,11 @@ SEEDS = (
     Seed(ATTENTION, _DECODE, "torch.ops.atb.npu_ring_mla(q, k)", "torch.ops.atb.npu_ring_mla"),
     Seed(ATTENTION, _DECODE, "torch_npu.npu_fusion_attention(q, k, v)",
          "torch_npu.npu_fusion_attention"),
-    Seed(ATTENTION, _DECODE, "F.scaled_dot_product_attention(q, k, v)\nimport torch.nn.functional as F",
-         "torch.nn.functional.scaled_dot_product_attention"),
+    Seed(ATTENTION, _DECODE, "import torch.nn.functional as F\n"
+         "F.scaled_dot_product_attention(q, k, v)", "torch.nn.functional.scaled_dot_product_attention"),
     # Norms.
-    Seed(NORM, _RMS, "torch_npu.npu_gemma_rms_norm(x, self.weight)", "torch_npu.npu_gemma_rms_norm"),
+    Seed(NORM, _RMS, "torch_npu.npu_gemma_rms_norm(x, self.weight)",
+         "torch_npu.npu_gemma_rms_norm"),
     Seed(NORM, _RMS, "from sgl_kernel_npu.norm.add_rmsnorm_bias import add_rmsnorm_bias\n"
          "add_rmsnorm_bias(x, residual, self.weight)",
          "sgl_kernel_npu.norm.add_rmsnorm_bias.add_rmsnorm_bias"),
@@ -121,7 +122,8 @@ SEEDS = (
     Seed(ACTIVATION, _GELU, "torch.ops.npu.batch_matmul_transpose(x, x, x)",
          "torch.ops.npu.batch_matmul_transpose"),
     # Experts.
-    Seed(ACTIVATION, _GELU, "torch_npu.npu_grouped_matmul([x], [x])", "torch_npu.npu_grouped_matmul"),
+    Seed(ACTIVATION, _GELU, "torch_npu.npu_grouped_matmul([x], [x])",
+         "torch_npu.npu_grouped_matmul"),
     Seed(ACTIVATION, _GELU, "torch.ops.npu.npu_grouped_matmul_swiglu_quant_v2(x, x)",
          "torch.ops.npu.npu_grouped_matmul_swiglu_quant_v2"),
     Seed(TOPK, "fused_topk_npu", "torch_npu.npu_moe_gating_top_k_softmax(router_logits)",
@@ -137,7 +139,8 @@ SEEDS = (
     Seed(ACTIVATION, _GELU, "x.float().sum(-1)", "Tensor.sum"),
     Seed(ATTENTION, _DECODE, "torch.sum(q * k, dim=0, keepdim=True)", "torch.sum"),
     Seed(ACTIVATION, _GELU, "torch.nn.functional.softmax(x, -1)", "torch.nn.functional.softmax"),
-    Seed(QWEN3, "Qwen3Attention.forward_prepare_npu", "hidden_states.softmax(-1)", "Tensor.softmax"),
+    Seed(QWEN3, "Qwen3Attention.forward_prepare_npu", "hidden_states.softmax(-1)",
+         "Tensor.softmax"),
     # Draws.
     Seed(SPECULATIVE, "", "def draw(probs):\n    return torch.multinomial(probs, 1)",
          "torch.multinomial"),
@@ -181,7 +184,8 @@ SEEDS = (
     # Operators that nobody has looked at, however they are reached.
     Seed(NORM, _RMS, "torch_npu.npu_new_norm(x)", "torch_npu.npu_new_norm"),
     Seed(NORM, _RMS, "torch.ops.npu.new_norm.default(x)", "torch.ops.npu.new_norm"),
-    Seed(NORM, _RMS, "import torch_npu as device\ndevice.npu_new_norm(x)", "torch_npu.npu_new_norm"),
+    Seed(NORM, _RMS, "import torch_npu as device\ndevice.npu_new_norm(x)",
+         "torch_npu.npu_new_norm"),
     Seed(NORM, _RMS, "ops = torch.ops.npu\nops.new_norm(x)", "torch.ops.npu.new_norm"),
     Seed(NORM, _RMS, 'getattr(torch_npu, "npu_new_norm")(x)', "torch_npu.npu_new_norm"),
     Seed(NORM, _RMS, "from sgl_kernel_npu.norm import new_norm\nnew_norm(x)",
@@ -196,5 +200,6 @@ SEEDS = (
     Seed(QWEN3, "", "def one(x):\n    return _is_npu and torch.sum(x)", "torch.sum"),
     Seed(QWEN3, "", "def one(x):\n    if _is_cuda:\n        pass\n    elif _is_npu and x.numel():\n"
          "        x.mean(-1).sum()", "Tensor.sum"),
-    Seed(QWEN3, "", "class AscendHead:\n    def run(self, x):\n        return torch.sum(x)", "torch.sum"),
+    Seed(QWEN3, "", "class AscendHead:\n    def run(self, x):\n        return torch.sum(x)",
+         "torch.sum"),
 )  # fmt: skip

@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 

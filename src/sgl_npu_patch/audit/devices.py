@@ -63,9 +63,7 @@ def _lists(parsed: Parsed, path: PurePosixPath) -> Iterator[Call]:
             yield from _literals(parsed, path, function)
 
 
-def _literals(
-    parsed: Parsed, path: PurePosixPath, function: ast.FunctionDef
-) -> Iterator[Call]:
+def _literals(parsed: Parsed, path: PurePosixPath, function: ast.FunctionDef) -> Iterator[Call]:
     gates = {
         node
         for test in ast.walk(function)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.audit.npu_path import classify
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
@@ -38,12 +37,15 @@ def read_mode(parsed: Parsed) -> Mode:
     found = {_COLLECTIVES} if _sets_collectives(parsed) else set()
     site = None
     for path in parsed.tree.containing(b"def " + ENABLE.encode()):
-        module = parsed.module(path)
-        where = classify(module, parsed.relative(path))
+        module, where = parsed.module(path), parsed.places(path)
         for function in module.body:
             if isinstance(function, ast.FunctionDef) and function.name == ENABLE:
                 site = Site(path, function.lineno, ENABLE)
-                on_npu = [node for node in ast.walk(function) if node in where and where[node].where == "npu"]
+                on_npu = [
+                    node
+                    for node in ast.walk(function)
+                    if node in where and where[node].where == "npu"
+                ]
                 found |= {*_replaced(on_npu, module), *_followed(on_npu, parsed)}
     return Mode(frozenset(found), site)
 
@@ -95,9 +97,7 @@ def _reached(module: ast.Module, name: str) -> list[ast.FunctionDef]:
 
 def _replaced(nodes: list[ast.AST], module: ast.Module) -> Iterator[str]:
     constants = constants_of(module)
-    loops = {
-        ast.unparse(node.target): node.iter for node in nodes if isinstance(node, ast.For)
-    }
+    loops = {ast.unparse(node.target): node.iter for node in nodes if isinstance(node, ast.For)}
     for node in nodes:
         if isinstance(node, ast.Assign):
             yield from _rebound(node)
@@ -121,7 +121,7 @@ def _rebound(node: ast.Assign) -> Iterator[str]:
             yield ast.unparse(target)
         elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
             # `kernels["bmm"] = bmm`, of a table by aten's names.
-            yield f"aten::{target.slice.value}"
+            yield f"aten::{target.slice.value!s}"
 
 
 def _registers_by_name(module: ast.Module) -> bool:

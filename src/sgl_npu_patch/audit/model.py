@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.audit.npu_path import classify
-from sgl_npu_patch.audit.parsed import Parsed
+from sgl_npu_patch.audit.parsed import WHOLE, Parsed
 from sgl_npu_patch.audit.scan import SAMPLER
 from sgl_npu_patch.engine.errors import Refused, Site
 
@@ -25,7 +24,6 @@ _ALWAYS = (
     str(SAMPLER),
 )
 """What the launch chooses rather than the model, and every request runs through."""
-_WHOLE = "*"
 
 
 def uses(parsed: Parsed, model_file: str) -> Callable[[Site], bool]:
@@ -49,7 +47,7 @@ def uses(parsed: Parsed, model_file: str) -> Callable[[Site], bool]:
         if any(relative.is_relative_to(folder) for folder in _ALWAYS):
             return True
         names = reached.get(site.path, set())
-        return _WHOLE in names or not site.symbol or site.symbol.partition(".")[0] in names
+        return WHOLE in names or not site.symbol or site.symbol.partition(".")[0] in names
 
     return used
 
@@ -70,7 +68,7 @@ class _Closure:
     def reach(self, path: PurePosixPath) -> dict[PurePosixPath, set[str]]:
         """List, by file, the top-level names that may be run; a star for all of a file."""
         found: dict[PurePosixPath, set[str]] = defaultdict(set)
-        waiting = [(path, _WHOLE)]
+        waiting = [(path, WHOLE)]
         while waiting:
             file, name = waiting.pop()
             if name in found[file] or not self._is_followed(file):
@@ -86,7 +84,7 @@ class _Closure:
     def _named(self, path: PurePosixPath, name: str) -> Iterator[tuple[PurePosixPath, str]]:
         """Yield what a definition of a file names, in it and elsewhere."""
         module = self._module(path)
-        if name == _WHOLE:
+        if name == WHOLE:
             nodes = list(module.definitions.values())
         else:
             nodes = [module.definitions[name]] if name in module.definitions else []
@@ -100,15 +98,14 @@ class _Closure:
                     yield module.imported[node.id]
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 target = module.imported.get(node.value.id)
-                if target is not None and target[1] == _WHOLE:
+                if target is not None and target[1] == WHOLE:
                     yield target[0], node.attr
             elif isinstance(node, ast.ImportFrom):
-                yield from (target for _, target in self._imports(node, path))
+                yield from (target for _, target in self._imported(node, path))
 
     def _module(self, path: PurePosixPath) -> _Module:
         if path not in self.modules:
-            tree = self.parsed.module(path)
-            where = classify(tree, self.parsed.relative(path))
+            tree, where = self.parsed.module(path), self.parsed.places(path)
             module = self.modules[path] = _Module()
             for node in _at_top(tree.body):
                 if where[node].where == "elsewhere":
@@ -120,29 +117,14 @@ class _Closure:
                     names = [each.id for each in targets if isinstance(each, ast.Name)]
                     module.definitions |= dict.fromkeys(names, node)
                 elif isinstance(node, ast.ImportFrom):
-                    module.imported |= dict(self._imports(node, path))
+                    module.imported |= dict(self._imported(node, path))
         return self.modules[path]
 
-    def _imports(
+    def _imported(
         self, node: ast.ImportFrom, path: PurePosixPath
     ) -> Iterator[tuple[str, tuple[PurePosixPath, str]]]:
-        parts = (node.module or "").split(".")
-        if node.level:
-            folder = path.parents[node.level - 1]
-            base = folder.joinpath(*filter(None, parts))
-        elif parts[0] == "sglang":
-            base = self.parsed.tree.package.joinpath(*parts[1:])
-        else:
-            return
-        for alias in node.names:
-            for file, name in (
-                (base / f"{alias.name}.py", _WHOLE),
-                (base.with_suffix(".py"), alias.name),
-                (base / "__init__.py", alias.name),
-            ):
-                if self.parsed.tree.read(file) is not None:
-                    yield alias.asname or alias.name, (file, name)
-                    break
+        for name, file, what in self.parsed.imports(node, path):
+            yield name, (file, what)
 
 
 def _at_top(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -38,19 +38,19 @@ class Place:
     symbol: str
 
 
-def classify(module: ast.Module, path: PurePosixPath) -> Mapping[ast.AST, Place]:
+def classify(module: ast.Module, where: Where) -> Mapping[ast.AST, Place]:
     """Tell of each statement and call where it runs.
 
     Args:
-        path: relative to the package.
+        where: what the module's file is for.
     """
     walk = _Walk()
-    walk.block(module.body, Place(where_of_file(path), ""))
+    walk.block(module.body, Place(where, ""))
     return walk.found
 
 
 def where_of_file(path: PurePosixPath) -> Where:
-    """Tell by its path for which devices a file is."""
+    """Tell by its path below the package for which devices a file is."""
     words = {word for part in path.with_suffix("").parts for word in part.lower().split("_")}
     return "npu" if words & _NPU else "elsewhere" if words & _OTHERS else "common"
 

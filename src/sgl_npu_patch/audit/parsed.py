@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from sgl_npu_patch.audit.npu_path import Place, Where, classify, where_of_file
 from sgl_npu_patch.engine.errors import Refused, Unparsable
 from sgl_npu_patch.engine.tree import SourceTree
 
-_BOM = "\ufeff"
+WHOLE = "*"
 _STATEMENT = re.compile(rb"^(?: {4})?(?:async def|def|class) |^(?: {4})?@|^[A-Za-z_]", re.MULTILINE)
 _FUNCTION = re.compile(rb"(?: {4})?(?:async )?def ")
 
 
 @dataclass
 class Parsed:
-    """Hold a tree's modules."""
+    """Hold a tree's modules.
+
+    Attributes:
+        only_npu: files of which nothing but the imports tells that they are for the NPU.
+    """
 
     tree: SourceTree
+    only_npu: set[PurePosixPath] = field(default_factory=set)
     _modules: dict[tuple[PurePosixPath, tuple[bytes, ...]], ast.Module] = field(
         default_factory=dict
     )
+    _places: dict[ast.Module, Mapping[ast.AST, Place]] = field(default_factory=dict)
 
     def relative(self, path: PurePosixPath) -> PurePosixPath:
         """Give a path below the package."""
@@ -46,6 +53,37 @@ class Parsed:
                 raise Refused(f"{path}: is gone")
             self._modules[key] = _parse(path, data, near)
         return self._modules[key]
+
+    def where(self, path: PurePosixPath) -> Where:
+        """Tell for which devices a file is."""
+        return "npu" if path in self.only_npu else where_of_file(self.relative(path))
+
+    def places(self, path: PurePosixPath, near: Collection[bytes] = ()) -> Mapping[ast.AST, Place]:
+        """Tell where the statements and calls of a file run; see `module`."""
+        module = self.module(path, near)
+        if module not in self._places:
+            self._places[module] = classify(module, self.where(path))
+        return self._places[module]
+
+    def imports(
+        self, node: ast.ImportFrom, path: PurePosixPath
+    ) -> Iterator[tuple[str, PurePosixPath, str]]:
+        """Yield what an import of SGLang's own names here: file and name in it, a star for all."""
+        parts = (node.module or "").split(".")
+        if node.level:
+            base = path.parents[node.level - 1].joinpath(*filter(None, parts))
+        elif parts[0] == "sglang":
+            base = self.tree.package.joinpath(*parts[1:])
+        else:
+            return
+        for alias in node.names:
+            choices = [(base / f"{alias.name}.py", WHOLE), (base / "__init__.py", alias.name)]
+            if base.name:
+                choices.insert(1, (base.with_suffix(".py"), alias.name))
+            for file, name in choices:
+                if self.tree.read(file) is not None:
+                    yield alias.asname or alias.name, file, name
+                    break
 
 
 def _parse(path: PurePosixPath, data: bytes, near: Collection[bytes]) -> ast.Module:

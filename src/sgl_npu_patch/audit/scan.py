@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from sgl_npu_patch.audit.catalogue import Catalogue, Operator, Verdict
+from sgl_npu_patch.audit.importers import only_imported_on_npu
 from sgl_npu_patch.audit.mode import Mode
-from sgl_npu_patch.audit.npu_path import Place, classify, where_of_file
+from sgl_npu_patch.audit.npu_path import Place, where_of_file
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
@@ -81,7 +82,13 @@ class Call:
 
 def scan(parsed: Parsed, catalogue: Catalogue, mode: Mode) -> Iterator[Call]:
     """Yield the calls of all files, in the order of paths and lines."""
-    for path, near in _files(parsed, catalogue).items():
+    files = _files(parsed, catalogue)
+    new = only_imported_on_npu(parsed, files)
+    while new:
+        parsed.only_npu |= new
+        files |= dict.fromkeys(new, ())
+        new = only_imported_on_npu(parsed, dict.fromkeys(new, ()))
+    for path, near in sorted(files.items()):
         yield from _File(path, parsed, catalogue, mode).calls(near)
 
 
@@ -113,8 +120,7 @@ class _File:
         self._relative = parsed.relative(path)
 
     def calls(self, near: tuple[bytes, ...]) -> Iterator[Call]:
-        module = self._parsed.module(self._path, near)
-        where = classify(module, self._relative)
+        module, where = self._parsed.module(self._path, near), self._parsed.places(self._path, near)
         known: set[ast.AST] = set()
         found = []
         for use in find_uses(module, self._path, _PACKAGES):
@@ -145,7 +151,11 @@ class _File:
             operator = Operator("invariant", why, None, operator.source)
         by = operator.by or (name,)
         return Call(
-            "operator", name, site, operator, operator.verdict == "replaced" and self._mode.replaces(by)
+            "operator",
+            name,
+            site,
+            operator,
+            operator.verdict == "replaced" and self._mode.replaces(by),
         )
 
     def _exempt(self, name: str, site: Site, operator: Operator, call: ast.Call | None) -> str:
@@ -173,7 +183,8 @@ class _File:
         function = next(
             node
             for node in ast.walk(self._parsed.module(self._path))
-            if isinstance(node, ast.FunctionDef) and node.lineno <= site.line <= (node.end_lineno or 0)
+            if isinstance(node, ast.FunctionDef)
+            and node.lineno <= site.line <= (node.end_lineno or 0)
         )
         return any(isinstance(n, ast.Name) and n.id == DRAW for n in ast.walk(function))
 
@@ -211,7 +222,9 @@ def full_name(use: Use) -> str:
 
 def _is_attribute(use: Use) -> bool:
     """Tell a constant of torch's, such as a dtype, from an operator that is passed on."""
-    return use.call is None and not full_name(use).startswith(("torch_npu.npu_", "torch_npu._npu_", "torch.ops."))
+    return use.call is None and not full_name(use).startswith(
+        ("torch_npu.npu_", "torch_npu._npu_", "torch.ops.")
+    )
 
 
 def _has_bias(call: ast.Call) -> bool:
@@ -261,4 +274,4 @@ def _taken(node: ast.ImportFrom | ast.Assign) -> Iterator[str]:
             and len(part.args) >= 2
             and isinstance(part.args[1], ast.Constant)
         ):
-            yield f"{ast.unparse(part.args[0])}.{part.args[1].value}"
+            yield f"{ast.unparse(part.args[0])}.{part.args[1].value!s}"
