@@ -99,7 +99,8 @@ SEEDS = (
     Seed(ATTENTION, _DECODE, "torch_npu.npu_fusion_attention(q, k, v)",
          "torch_npu.npu_fusion_attention"),
     Seed(ATTENTION, _DECODE, "import torch.nn.functional as F\n"
-         "F.scaled_dot_product_attention(q, k, v)", "torch.nn.functional.scaled_dot_product_attention"),
+         "F.scaled_dot_product_attention(q, k, v)",
+         "torch.nn.functional.scaled_dot_product_attention"),
     # Norms.
     Seed(NORM, _RMS, "torch_npu.npu_gemma_rms_norm(x, self.weight)",
          "torch_npu.npu_gemma_rms_norm"),

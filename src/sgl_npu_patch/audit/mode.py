@@ -101,12 +101,14 @@ def _replaced(nodes: list[ast.AST], module: ast.Module) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Assign):
             yield from _rebound(node)
-        elif isinstance(node, ast.Dict) and _registers_by_name(module):
-            yield from (f"aten::{text_of(key, constants)}" for key in node.keys if key is not None)
+        elif isinstance(node, ast.For):
+            yield from _registered_in_turn(node, module)
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             if name == "impl" and node.args:
-                yield text_of(node.args[0], constants)
+                registered = text_of(node.args[0], constants)
+                # In a loop the name is not known here.
+                yield from () if registered.endswith("::") else (registered,)
             elif name in ("_rebind", "rebind", "setattr") and len(node.args) >= 2:
                 given = loops.get(ast.unparse(node.args[0]), node.args[0])
                 places = given.elts if isinstance(given, (ast.Tuple, ast.List)) else [given]
@@ -119,13 +121,20 @@ def _rebound(node: ast.Assign) -> Iterator[str]:
     for target in node.targets:
         if isinstance(target, ast.Attribute) and ast.unparse(target.value) in _NAMESPACES:
             yield ast.unparse(target)
-        elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-            # `kernels["bmm"] = bmm`, of a table by aten's names.
-            yield f"aten::{target.slice.value!s}"
 
 
-def _registers_by_name(module: ast.Module) -> bool:
-    return any(
-        isinstance(node, ast.JoinedStr) and ast.unparse(node).startswith("f'aten::")
-        for node in ast.walk(module)
-    )
+def _registered_in_turn(loop: ast.For, module: ast.Module) -> Iterator[str]:
+    """Yield the keys of the table that a loop registers by aten's names, one after another."""
+    if not any(
+        isinstance(part, ast.JoinedStr) and ast.unparse(part).startswith("f'aten::")
+        for part in ast.walk(loop)
+    ):
+        return
+    for named in ast.walk(loop.iter):
+        for table in _reached(module, named.id) if isinstance(named, ast.Name) else ():
+            for part in ast.walk(table):
+                keys = part.keys if isinstance(part, ast.Dict) else []
+                if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store):
+                    keys = [part.slice]
+                texts = [key.value for key in keys if isinstance(key, ast.Constant)]
+                yield from (f"aten::{text!s}" for text in texts)
