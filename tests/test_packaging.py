@@ -31,6 +31,7 @@ COMMANDS = ("apply", "status", "diff", "list", "explain", "fetch", "verify", "ma
 # The pages about something else than a command.
 PAGES = (
     "acceptance",
+    "audit",
     "ci",
     "faults",
     "limits",

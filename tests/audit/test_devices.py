@@ -19,8 +19,8 @@ def found(path: str, source: str) -> list[tuple[str, str]]:
         ("DETERMINISTIC_BACKENDS: list = (\n    'fa3',\n    'flashinfer',\n)", "backend_lists"),
         ("RADIX_DETERMINISTIC = ['fa3', 'triton']", "radix_cache"),
         (f"{HANDLER}        assert x in ['fa3', 'triton']", "deepseek_refused"),
-        (f"{HANDLER}        if x not in ('fa3', 'triton'):\n            "
-         "self.disable_radix_cache = True", "radix_cache"),
+        ((f"{HANDLER}        if x not in ('fa3', 'triton'):\n            "
+         "self.disable_radix_cache = True"), "radix_cache"),
     ],
 )  # fmt: skip
 def test_lists_without_ascend(source: str, seam: str) -> None:
@@ -45,8 +45,10 @@ def test_lists_that_are_in_order(source: str) -> None:
     "source",
     [
         "def get_dispatch_device_backend():\n    return 'CUDA' if is_cuda() else 'XPU'",
-        "def dispatch_forward(self):\n    if _is_cuda:\n        return a\n    elif _is_hip:\n"
-        "        return b\n    return c",
+        (
+            "def dispatch_forward(self):\n    if _is_cuda:\n        return a\n    elif _is_hip:\n"
+            "        return b\n    return c"
+        ),
     ],
 )
 def test_dispatching_without_the_npu(source: str) -> None:
@@ -57,8 +59,10 @@ def test_dispatching_without_the_npu(source: str) -> None:
     "source",
     [
         "def get_dispatch_device_backend():\n    return 'CUDA' if is_cuda() else 'NPU'",
-        "def dispatch_forward(self):\n    if _is_cuda:\n        return a\n    elif _is_npu:\n"
-        "        return b\n    elif _is_hip:\n        return c",
+        (
+            "def dispatch_forward(self):\n    if _is_cuda:\n        return a\n    elif _is_npu:\n"
+            "        return b\n    elif _is_hip:\n        return c"
+        ),
         "def dispatch_forward(self):\n    return self.forward_native",
         "def get_device_name():\n    return 'CUDA'  # dispatch_device",
     ],

@@ -48,10 +48,14 @@ def test_a_native_tree_replaces_what_its_own_branch_registers_and_rebinds() -> N
 @pytest.mark.parametrize(
     "call",
     [
-        "        from sglang.srt.hardware_backend.npu.batch_invariant_ops import more\n"
-        "        more.close(lib)\n",
-        "        from sglang.srt.hardware_backend.npu.batch_invariant_ops.more import close as c\n"
-        "        c(lib)\n",
+        (
+            "        from sglang.srt.hardware_backend.npu.batch_invariant_ops import more\n"
+            "        more.close(lib)\n"
+        ),
+        (
+            "        from sglang.srt.hardware_backend.npu.batch_invariant_ops.more import close as c\n"
+            "        c(lib)\n"
+        ),
     ],
 )
 def test_functions_that_upstreams_branch_calls_are_followed(call: str) -> None:

@@ -12,7 +12,15 @@ from tests.engine.test_git import git
 from tests.engine.test_git_tree import commit, output
 from tests.reports.test_schemas import check, check_sarif
 
-SOURCE = "import torch\nimport torch_npu\n\n\ndef f(x):\n    torch_npu.npu_new(x)\n    return torch.sum(x)\n"
+SOURCE = """\
+import torch
+import torch_npu
+
+
+def f(x):
+    torch_npu.npu_new(x)
+    return torch.sum(x)
+"""
 FINDINGS = [("torch_npu.npu_new", "unknown", 6), ("torch.sum", "native", 7)]
 
 
