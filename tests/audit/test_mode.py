@@ -4,12 +4,14 @@ import pytest
 
 from sgl_npu_patch.audit.mode import read_mode
 from sgl_npu_patch.audit.parsed import Parsed
+from sgl_npu_patch.audit.run import audit
 from sgl_npu_patch.engine.tree import SourceTree
 from tests.audit.trees import ENABLE, MODE, memory
 from tests.helpers import ROOT, MemoryTree
 from tests.verify.checked import original, patched
 
-BESIDE = "srt/hardware_backend/npu/batch_invariant_ops/more.py"
+FOLDER = "srt/hardware_backend/npu/batch_invariant_ops"
+BESIDE, UPSTREAMS = f"{FOLDER}/more.py", f"{FOLDER}/npu_batch_invariant_ops.py"
 
 
 def replaced(tree: SourceTree) -> set[str]:
@@ -53,8 +55,8 @@ def test_a_native_tree_replaces_what_its_own_branch_registers_and_rebinds() -> N
             "        more.close(lib)\n"
         ),
         (
-            "        from sglang.srt.hardware_backend.npu.batch_invariant_ops.more import close as c\n"
-            "        c(lib)\n"
+            "        from sglang.srt.hardware_backend.npu.batch_invariant_ops.more import (\n"
+            "            close as c,\n        )\n        c(lib)\n"
         ),
     ],
 )
@@ -67,6 +69,17 @@ def test_functions_that_upstreams_branch_calls_are_followed(call: str) -> None:
     )
     more = replaced(memory({MODE: ENABLE + call, BESIDE: beside})) - replaced(memory({}))
     assert more == {"aten::addmm", "torch.ops.npu.npu_other", "torch_npu.npu_other"}
+
+
+def test_upstreams_replacements_are_on_the_path_only_where_they_are_reached() -> None:
+    source = "import torch\n\ndef f(x):\n    return torch.sum(x)\n"
+    imported = f"        from sglang.{FOLDER.replace('/', '.')}.npu_batch_invariant_ops import f\n"
+    reached = memory({MODE: ENABLE + imported, UPSTREAMS: source})
+    assert "torch.sum" in [call.name for call in audit(reached).findings]
+    first = ENABLE.index("    if not _is_npu")
+    before = ENABLE[:first] + "    if _is_npu:\n        return\n" + ENABLE[first:]
+    hidden = memory({MODE: before + imported, UPSTREAMS: source})
+    assert "torch.sum" not in [call.name for call in audit(hidden).findings]
 
 
 def test_a_tree_without_the_mode() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.audit.parsed import Parsed
+from sgl_npu_patch.audit.parsed import WHOLE, Parsed
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.replacements import constants_of, text_of
@@ -21,11 +21,14 @@ _NAMESPACES = ("torch.ops.npu", "torch_npu")
 class Mode:
     """Hold what is replaced: ``aten::mm``, ``torch_npu.npu_add_rms_norm``, a variable that is set.
 
-    ``site`` is the function that enters the mode, None if the tree has none.
+    Attributes:
+        site: the function that enters the mode, None if the tree has none.
+        modules: where the replacements are that it imports on an NPU.
     """
 
     replaced: frozenset[str]
     site: Site | None
+    modules: frozenset[PurePosixPath] = frozenset()
 
     def replaces(self, names: tuple[str, ...]) -> bool:
         """Tell whether all of these are replaced."""
@@ -36,6 +39,7 @@ def read_mode(parsed: Parsed) -> Mode:
     """Follow the function that enters the mode into the modules that it calls on an NPU."""
     found = {_COLLECTIVES} if _sets_collectives(parsed) else set()
     site = None
+    files: set[PurePosixPath] = set()
     for path in parsed.tree.containing(b"def " + ENABLE.encode()):
         module, where = parsed.module(path), parsed.places(path)
         for function in module.body:
@@ -46,8 +50,11 @@ def read_mode(parsed: Parsed) -> Mode:
                     for node in ast.walk(function)
                     if node in where and where[node].where == "npu"
                 ]
-                found |= {*_replaced(on_npu, module), *_followed(on_npu, parsed)}
-    return Mode(frozenset(found), site)
+                modules, functions = _imported(on_npu, path, parsed)
+                files |= {*modules.values(), *(file for file, _ in functions.values())}
+                followed = _followed(on_npu, modules, functions, parsed)
+                found |= {*_replaced(on_npu, module), *followed}
+    return Mode(frozenset(found), site, frozenset(files))
 
 
 def _sets_collectives(parsed: Parsed) -> bool:
@@ -55,29 +62,38 @@ def _sets_collectives(parsed: Parsed) -> bool:
     return bool(parsed.tree.containing(_COLLECTIVES.encode()))
 
 
-def _followed(nodes: list[ast.AST], parsed: Parsed) -> Iterator[str]:
-    """Yield what is replaced by functions of the modules beside upstream's own replacements."""
-    modules: dict[str, PurePosixPath] = {}
-    functions: dict[str, tuple[PurePosixPath, str]] = {}
+_Modules = dict[str, PurePosixPath]
+_Functions = dict[str, tuple[PurePosixPath, str]]
+
+
+def _imported(
+    nodes: list[ast.AST], path: PurePosixPath, parsed: Parsed
+) -> tuple[_Modules, _Functions]:
+    """List what is imported from the folder of the replacements: modules, and functions of them."""
+    modules: _Modules = {}
+    functions: _Functions = {}
     folder = parsed.tree.package / vendor.FOLDER
     for node in nodes:
-        if not isinstance(node, ast.ImportFrom) or not node.module:
-            continue
-        package = node.module.split(".")[1:]
-        for alias in node.names:
-            file = parsed.tree.package.joinpath(*package, f"{alias.name}.py")
-            if file.parent == folder and parsed.tree.read(file) is not None:
-                modules[alias.asname or alias.name] = file
-            elif (whole := parsed.tree.package.joinpath(*package).with_suffix(".py")).parent == (
-                folder
-            ):
-                functions[alias.asname or alias.name] = (whole, alias.name)
+        for name, file, what in (
+            parsed.imports(node, path) if isinstance(node, ast.ImportFrom) else ()
+        ):
+            if file.parent == folder and what == WHOLE:
+                modules[name] = file
+            elif file.parent == folder:
+                functions[name] = file, what
+    return modules, functions
+
+
+def _followed(
+    nodes: list[ast.AST], modules: _Modules, functions: _Functions, parsed: Parsed
+) -> Iterator[str]:
+    """Yield what is replaced by functions of the modules beside upstream's own replacements."""
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         owner, _, name = ast.unparse(node.func).rpartition(".")
         target = (modules[owner], name) if owner in modules else functions.get(name)
-        if target is not None and parsed.tree.read(target[0]) is not None:
+        if target is not None:
             module = parsed.module(target[0])
             for function in _reached(module, target[1]):
                 yield from _replaced(list(ast.walk(function)), module)

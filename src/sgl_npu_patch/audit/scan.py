@@ -14,6 +14,8 @@ from sgl_npu_patch.audit.importers import only_imported_on_npu
 from sgl_npu_patch.audit.mode import Mode
 from sgl_npu_patch.audit.npu_path import Place, where_of_file
 from sgl_npu_patch.audit.parsed import Parsed
+from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
 
@@ -83,6 +85,10 @@ class Call:
 def scan(parsed: Parsed, catalogue: Catalogue, mode: Mode) -> Iterator[Call]:
     """Yield the calls of all files, in the order of paths and lines."""
     files = _files(parsed, catalogue)
+    upstreams = parsed.tree.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
+    if upstreams not in mode.modules:
+        # Not reached where other replacements are put before them.
+        files.pop(upstreams, None)
     new = only_imported_on_npu(parsed, files)
     while new:
         parsed.only_npu |= new
