@@ -51,6 +51,12 @@ def test_a_model_uses_what_stands_in_its_own_file() -> None:
     assert "torch.bmm" in found(OTHER)
 
 
+def test_what_another_model_takes_by_value_is_not_this_ones() -> None:
+    taken = "from torch_npu import npu_add_rms_norm\nimport torch\n"
+    assert "torch_npu.npu_add_rms_norm" in found(OTHER, **{OTHER: taken})
+    assert "torch_npu.npu_add_rms_norm" not in found(MODEL, **{OTHER: taken})
+
+
 def test_the_path_may_begin_at_the_root() -> None:
     assert found(f"sglang/{OTHER}") == found(OTHER)
 

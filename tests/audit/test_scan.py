@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from sgl_npu_patch.engine.errors import Unparsable
 from tests.audit.trees import NORM, NPU, calls, found
 
 
@@ -92,6 +93,22 @@ def test_functions_without_a_word_of_the_npu_do_not_hide_the_others() -> None:
     )
     (call,) = (c for c in calls({NORM: f"import torch\n{source}"}) if not c.covered)
     assert (call.site.line, call.site.symbol) == (16, "A.forward_npu")
+
+
+def test_all_of_the_syntax_is_walked() -> None:
+    source = (
+        "match x.dtype:\n    case torch.float16 if torch.sum(x):\n        torch.bmm(x, x)\n"
+        "f = lambda y=torch.norm(x): [torch.softmax(z, 1) for z in y]\n"
+        "async def g():\n    async with torch.prod(x) as w:\n        yield f'{torch.einsum(w)}'\n"
+    )
+    assert found(source) == [
+        "torch.sum", "torch.bmm", "torch.norm", "torch.softmax", "torch.prod", "torch.einsum",
+    ]  # fmt: skip
+
+
+def test_an_expression_that_is_too_deep_is_refused() -> None:
+    with pytest.raises(Unparsable):
+        found("x = " + "+".join(["torch.zeros(1)"] * 2000))
 
 
 def test_clients_and_other_devices_are_not_on_the_path() -> None:

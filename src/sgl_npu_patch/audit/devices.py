@@ -47,7 +47,7 @@ def _call(name: str, site: Site, why: str, covered_by: str | None) -> Call:
 
 
 def _lists(parsed: Parsed, path: PurePosixPath) -> Iterator[Call]:
-    module = parsed.module(path, (_MARK.lower().encode(),))
+    module = parsed.module(path, (_MARK.encode(),))
     for node in module.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target

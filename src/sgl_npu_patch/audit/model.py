@@ -47,7 +47,8 @@ def uses(parsed: Parsed, model_file: str) -> Callable[[Site], bool]:
         if any(relative.is_relative_to(folder) for folder in _ALWAYS):
             return True
         names = reached.get(site.path, set())
-        return WHOLE in names or not site.symbol or site.symbol.partition(".")[0] in names
+        whole = WHOLE in names or (not site.symbol and bool(names))
+        return whole or site.symbol.partition(".")[0] in names
 
     return used
 

@@ -26,7 +26,6 @@ _ASKS_OTHER = re.compile(
     re.IGNORECASE,
 )
 _ASKS_CPU = re.compile(r"_?is_cpu", re.IGNORECASE)
-_PARTS = (ast.stmt, ast.expr, ast.arguments)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -109,7 +108,7 @@ class _Walk:
             value = getattr(node, name)
             if isinstance(value, list):
                 self.block([each for each in value if isinstance(each, ast.AST)], place)
-            elif isinstance(value, _PARTS):
+            elif isinstance(value, ast.AST):
                 self.visit(value, place)
 
 

@@ -40,8 +40,8 @@ class Parsed:
         """Parse a file.
 
         Args:
-            near: leave out functions in which none of these words stands, whatever the case of
-                its letters.
+            near: leave out functions in which none of these patterns is found, whatever the case
+                of the letters.
 
         Raises:
             Unparsable: it is no Python of this interpreter.
@@ -59,10 +59,17 @@ class Parsed:
         return "npu" if path in self.only_npu else where_of_file(self.relative(path))
 
     def places(self, path: PurePosixPath, near: Collection[bytes] = ()) -> Mapping[ast.AST, Place]:
-        """Tell where the statements and calls of a file run; see `module`."""
+        """Tell where the statements and calls of a file run; see `module`.
+
+        Raises:
+            Unparsable: it cannot be parsed, or walked.
+        """
         module = self.module(path, near)
         if module not in self._places:
-            self._places[module] = classify(module, self.where(path))
+            try:
+                self._places[module] = classify(module, self.where(path))
+            except RecursionError as error:
+                raise Unparsable(path, "its expressions are nested too deeply") from error
         return self._places[module]
 
     def imports(
@@ -100,8 +107,9 @@ def _parse(path: PurePosixPath, data: bytes, near: Collection[bytes]) -> ast.Mod
         raise Unparsable(path, f"this Python cannot parse it: {error}", line) from error
 
 
-def _only_near(data: bytes, words: Collection[bytes]) -> bytes:
-    """Blank the functions without any of the words; every line stays where it is."""
+def _only_near(data: bytes, near: Collection[bytes]) -> bytes:
+    """Blank the functions without any of the patterns; every line stays where it is."""
+    sought = re.compile(b"|".join(near), re.IGNORECASE)
     starts = [match.start() for match in _STATEMENT.finditer(data)]
     parts = [data[: starts[0]]] if starts else [data]
     decorators = b""
@@ -110,7 +118,7 @@ def _only_near(data: bytes, words: Collection[bytes]) -> bytes:
         decorators = part if data[start:end].lstrip().startswith(b"@") else b""
         if decorators:
             continue
-        if _FUNCTION.match(data, start) and _is_closed(part) and not _mentions(part, words):
+        if _FUNCTION.match(data, start) and _is_closed(part) and not sought.search(part):
             # What stands above keeps a body: a class, or a test of the device.
             indent = b"    " if data[start:end].startswith(b" ") else b""
             part = indent + b"pass" + b"\n" * part.count(b"\n")
@@ -120,8 +128,3 @@ def _only_near(data: bytes, words: Collection[bytes]) -> bytes:
 
 def _is_closed(part: bytes) -> bool:
     return part.count(b'"""') % 2 == 0 and part.count(b"'''") % 2 == 0
-
-
-def _mentions(part: bytes, words: Collection[bytes]) -> bool:
-    small = part.lower()
-    return any(word in small for word in words)

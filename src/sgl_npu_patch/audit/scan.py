@@ -16,7 +16,7 @@ from sgl_npu_patch.audit.npu_path import Place, where_of_file
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.errors import Site, Unparsable
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
 
 Kind = Literal["operator", "by-value", "dispatch"]
@@ -29,7 +29,9 @@ DRAW = "multinomial_with_seed"
 _PACKAGES = ("torch", "sgl_kernel_npu")
 _NPU_ONLY = ("torch_npu.", "torch.ops.npu.", "torch.ops.atb.", "torch.npu.", "sgl_kernel_npu.")
 _IN_FILES = (b"torch_npu", b"torch.ops.npu", b"torch.ops.atb", b"sgl_kernel_npu")
-_IN_BRANCHES = (b"is_npu", b"ascend", b"_npu")
+_IN_BRANCHES = (b"is_npu", b"_npu", b"NPU", b'"npu"', b"'npu'", b"ascend", b"Ascend")
+_NEAR = (rb"(?<!i)npu", rb"ascend")
+"""Input is another word."""
 _MULTINOMIAL, _LINEAR = "torch.multinomial", "torch.nn.functional.linear"
 _NO_TENSORS = ("F", "math", "nn", "np", "numpy", "random", "statistics", "torch")
 _WHOLE = re.compile(
@@ -95,11 +97,14 @@ def scan(parsed: Parsed, catalogue: Catalogue, mode: Mode) -> Iterator[Call]:
         files |= dict.fromkeys(new, ())
         new = only_imported_on_npu(parsed, dict.fromkeys(new, ()))
     for path, near in sorted(files.items()):
-        yield from _File(path, parsed, catalogue, mode).calls(near)
+        try:
+            yield from _File(path, parsed, catalogue, mode).calls(near)
+        except RecursionError as error:
+            raise Unparsable(path, "its expressions are nested too deeply") from error
 
 
 def _files(parsed: Parsed, catalogue: Catalogue) -> dict[PurePosixPath, tuple[bytes, ...]]:
-    """List the files to look into, with the words near which to look; none for all of a file."""
+    """List the files to look into, with what to look near to; nothing for all of a file."""
     tree = parsed.tree
     everywhere = tuple(
         before + name.encode() + b"(" for name in catalogue.everywhere() for before in (b".", b" ")
@@ -114,7 +119,7 @@ def _files(parsed: Parsed, catalogue: Catalogue) -> dict[PurePosixPath, tuple[by
         if path in whole or where_of_file(relative) == "npu" or relative == SAMPLER:
             found[path] = ()
         elif path in in_parts and where_of_file(relative) != "elsewhere":
-            found[path] = (b"npu", b"ascend", *everywhere)
+            found[path] = (*_NEAR, *map(re.escape, everywhere))
     return found
 
 
