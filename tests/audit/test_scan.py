@@ -111,6 +111,19 @@ def test_an_expression_that_is_too_deep_is_refused() -> None:
         found("x = " + "+".join(["torch.zeros(1)"] * 2000))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class AscendHead:\n    def f(self, x):\n        return torch.sum(x)",
+        "if _is_npu:\n    def f(x):\n        return torch.sum(x)",
+        "if not _is_npu:\n    f = None\nelse:\n    def f(x):\n        return torch.sum(x)",
+        "if x:\n    f = None\nelif _is_npu:\n\n    def f(x):\n        return torch.sum(x)",
+    ],
+)
+def test_what_a_class_or_a_test_is_about(source: str) -> None:
+    assert found(f"_is_npu = is_npu()\n{source}", NORM) == ["torch.sum"]
+
+
 def test_clients_and_other_devices_are_not_on_the_path() -> None:
     source = "import torch_npu\n\ntorch_npu.npu_new(torch.zeros(1))\n"
     assert not calls({"multimodal_gen/npu.py": source, "bench_npu.py": source})
@@ -121,6 +134,8 @@ def test_a_module_that_only_the_npu_path_imports() -> None:
     helper = {"srt/layers/helpers.py": "import torch\n\ndef f(x):\n    return torch.sum(x)\n"}
     importer = "import torch\nif _is_npu:\n    from sglang.srt.layers.helpers import f\n"
     assert [c.name for c in calls({**helper, NORM: importer}) if not c.covered] == ["torch.sum"]
+    both = f"{importer}\ndef g():\n    from sglang.srt.layers.helpers import f\n"
+    assert not [c for c in calls({**helper, NORM: both}) if not c.covered]
     other = {"srt/models/a.py": "from sglang.srt.layers.helpers import f\n"}
     assert not [c for c in calls({**helper, NORM: importer, **other}) if not c.covered]
 

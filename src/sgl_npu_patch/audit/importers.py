@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from sgl_npu_patch.audit.npu_path import Where
 from sgl_npu_patch.audit.parsed import Parsed
 
 
@@ -19,20 +20,25 @@ def only_imported_on_npu(
         files: see `scan`; of other files the bytes alone are looked at.
     """
     importers: dict[PurePosixPath, set[PurePosixPath]] = defaultdict(set)
-    elsewhere: set[PurePosixPath] = set()
     for path, near in files.items():
-        for node, place in parsed.places(path, near).items():
-            if isinstance(node, ast.ImportFrom):
-                for _, file, _ in parsed.imports(node, path):
-                    if place.where == "npu":
-                        importers[file].add(path)
-                    else:
-                        elsewhere.add(file)
-    return {
-        file
-        for file, known in importers.items()
-        if file not in elsewhere
-        and parsed.where(file) == "common"
-        and file.stem != "__init__"
-        and {*parsed.tree.containing(file.stem.encode())} - {file} <= known
-    }
+        for file, where in _imports(parsed, path, near):
+            if where == "npu" and parsed.where(file) == "common" and file.stem != "__init__":
+                importers[file].add(path)
+    return {file for file, known in importers.items() if _is_for_npu(parsed, file, known)}
+
+
+def _imports(
+    parsed: Parsed, path: PurePosixPath, near: tuple[bytes, ...] = ()
+) -> Iterator[tuple[PurePosixPath, Where]]:
+    for node, place in parsed.places(path, near).items():
+        if isinstance(node, ast.ImportFrom):
+            for _, file, _ in parsed.imports(node, path):
+                yield file, place.where
+
+
+def _is_for_npu(parsed: Parsed, file: PurePosixPath, known: set[PurePosixPath]) -> bool:
+    mentioning = {*parsed.tree.containing(file.stem.encode())} - {file}
+    # What was looked at were parts of the importers.
+    return mentioning <= known and all(
+        where == "npu" for path in known for other, where in _imports(parsed, path) if other == file
+    )

@@ -14,6 +14,7 @@ from sgl_npu_patch.engine.tree import SourceTree
 
 WHOLE = "*"
 _STATEMENT = re.compile(rb"^(?: {4})?(?:async def|def|class) |^(?: {4})?@|^[A-Za-z_]", re.MULTILINE)
+_CLAUSES = (b"else", b"elif", b"except", b"finally")
 _FUNCTION = re.compile(rb"(?: {4})?(?:async )?def ")
 
 
@@ -113,14 +114,21 @@ def _only_near(data: bytes, near: Collection[bytes]) -> bytes:
     starts = [match.start() for match in _STATEMENT.finditer(data)]
     parts = [data[: starts[0]]] if starts else [data]
     decorators = b""
+    inside = False
     for start, end in zip(starts, [*starts[1:], len(data)], strict=False):
         part = decorators + data[start:end]
         decorators = part if data[start:end].lstrip().startswith(b"@") else b""
         if decorators:
             continue
-        if _FUNCTION.match(data, start) and _is_closed(part) and not sought.search(part):
+        indented = data[start:end].startswith(b" ")
+        found = bool(sought.search(part))
+        if not indented:
+            # Of a class or a test that is about it, all is; what else goes with a test, too.
+            inside = found or (inside and part.startswith(_CLAUSES))
+        function = _FUNCTION.match(data, start)
+        if function and _is_closed(part) and not found and not (indented and inside):
             # What stands above keeps a body: a class, or a test of the device.
-            indent = b"    " if data[start:end].startswith(b" ") else b""
+            indent = b"    " if indented else b""
             part = indent + b"pass" + b"\n" * part.count(b"\n")
         parts.append(part)
     return b"".join([*parts, decorators])
