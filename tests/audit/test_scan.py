@@ -134,6 +134,8 @@ def test_a_module_that_only_the_npu_path_imports() -> None:
     helper = {"srt/layers/helpers.py": "import torch\n\ndef f(x):\n    return torch.sum(x)\n"}
     importer = "import torch\nif _is_npu:\n    from sglang.srt.layers.helpers import f\n"
     assert [c.name for c in calls({**helper, NORM: importer}) if not c.covered] == ["torch.sum"]
+    torch_npu = {"srt/layers/helpers.py": f"import torch_npu\n{helper['srt/layers/helpers.py']}"}
+    assert [c.name for c in calls({**torch_npu, NORM: importer}) if not c.covered] == ["torch.sum"]
     both = f"{importer}\ndef g():\n    from sglang.srt.layers.helpers import f\n"
     assert not [c for c in calls({**helper, NORM: both}) if not c.covered]
     other = {"srt/models/a.py": "from sglang.srt.layers.helpers import f\n"}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from sgl_npu_patch.audit import scan
 from sgl_npu_patch.audit.run import audit
 from sgl_npu_patch.audit.scan import Call
 from sgl_npu_patch.engine.tree import SourceTree, open_directory
@@ -89,6 +91,18 @@ def test_the_reviewed_findings_are_still_reported(version: str) -> None:
         for call in audit(few).findings
     }
     assert listed <= found
+
+
+def test_what_is_left_out_of_files_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = open_directory(release_tree(RELEASE))
+    calls = audit(tree).calls
+    parts = scan._files
+
+    def whole(*arguments: Any) -> dict[PurePosixPath, tuple[bytes, ...]]:
+        return dict.fromkeys(parts(*arguments), ())
+
+    monkeypatch.setattr(scan, "_files", whole)
+    assert audit(tree).calls == calls
 
 
 def test_at_most_one_in_twenty_of_the_reviewed_findings_is_a_false_alarm() -> None:

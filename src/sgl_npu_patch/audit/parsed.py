@@ -31,7 +31,7 @@ class Parsed:
     _modules: dict[tuple[PurePosixPath, tuple[bytes, ...]], ast.Module] = field(
         default_factory=dict
     )
-    _places: dict[ast.Module, Mapping[ast.AST, Place]] = field(default_factory=dict)
+    _places: dict[tuple[ast.Module, Where], Mapping[ast.AST, Place]] = field(default_factory=dict)
 
     def relative(self, path: PurePosixPath) -> PurePosixPath:
         """Give a path below the package."""
@@ -65,13 +65,13 @@ class Parsed:
         Raises:
             Unparsable: it cannot be parsed, or walked.
         """
-        module = self.module(path, near)
-        if module not in self._places:
+        module, where = self.module(path, near), self.where(path)
+        if (module, where) not in self._places:
             try:
-                self._places[module] = classify(module, self.where(path))
+                self._places[module, where] = classify(module, where)
             except RecursionError as error:
                 raise Unparsable(path, "its expressions are nested too deeply") from error
-        return self._places[module]
+        return self._places[module, where]
 
     def imports(
         self, node: ast.ImportFrom, path: PurePosixPath
