@@ -43,6 +43,7 @@ COMMANDS = (
 # The pages about something else than a command.
 PAGES = (
     "acceptance",
+    "audit",
     "ci",
     "cost",
     "faults",

@@ -63,6 +63,14 @@ class CheckFormat(str, Enum):
     sarif = "sarif"
 
 
+class AuditFormat(str, Enum):
+    """Choose how an audit is reported."""
+
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+
+
 class MatrixFormat(str, Enum):
     """Choose how a run over many trees is reported."""
 
@@ -655,6 +663,58 @@ def kit(
     write_kit(path)
     with _reader_may_leave():
         print(f"wrote {path}; take it to a machine with an NPU and run: python {path.name}")
+
+
+@app.command()
+def audit(
+    path: Tree,
+    model_file: Annotated[
+        str | None,
+        typer.Option(
+            "--model-file",
+            metavar="FILE",
+            help="Look only at what this model uses, such as srt/models/qwen3.py.",
+            show_default=False,
+        ),
+    ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Show what is replaced or batch-invariant too.")
+    ] = False,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="Exit 1 only if there is a finding that this file does not have.",
+            show_default=False,
+        ),
+    ] = None,
+    write_baseline: Annotated[
+        bool, typer.Option("--write-baseline", help="Write the findings to the baseline's FILE.")
+    ] = False,
+    rev: Revision = None,
+    output: Annotated[AuditFormat, typer.Option("--format", help="How to report.")] = (
+        AuditFormat.text
+    ),
+) -> None:
+    """List the operators on the NPU path that may depend on the batch and that nothing replaces."""
+    from sgl_npu_patch.audit import command
+
+    known = None if baseline is None else _path(baseline, "FILE")
+    with _opened(_path(path, "PATH"), rev) as tree, _reader_may_leave():
+        for warning in _warn_of_copies(tree):
+            _warn(warning)
+        news = command.run(
+            tree,
+            sys.stdout,
+            model_file=model_file,
+            show_all=show_all,
+            known=known,
+            write_baseline=write_baseline,
+            output=output.value,
+        )
+    if news:
+        raise typer.Exit(NOT_AS_WANTED)
 
 
 @app.command("list")

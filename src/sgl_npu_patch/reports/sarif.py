@@ -18,6 +18,8 @@ from sgl_npu_patch.verify.results import Result, Verdict
 if TYPE_CHECKING:
     import sarif_pydantic as sarif
 
+    from sgl_npu_patch.audit.baseline import Row
+
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -67,6 +69,38 @@ def render(document: Document) -> str:
             for each in troubles
         ),
     )
+
+
+def render_audit(rows: Sequence[Row], prefix: PurePosixPath) -> str:
+    """Give one rule an operator and one result a call of it; what the baseline has is a note."""
+    import sarif_pydantic as sarif
+
+    rules = {
+        row.call.name: _rule(row.call.name, row.call.operator.why, seam=row.call.about)
+        for row in rows
+    }
+    return _document(
+        rules,
+        (
+            sarif.Result(
+                rule_id=row.call.name,
+                kind="fail" if row.is_finding else "pass",
+                level=_level(row),
+                message=_message(f"{row.call.name} is {row.call.verdict}: {row.call.operator.why}"),
+                locations=[_location(row.call.site, prefix)],
+                partial_fingerprints={"finding/v1": _fingerprint(*row.key)},
+            )
+            for row in rows
+        ),
+    )
+
+
+def _level(row: Row) -> sarif.Level:
+    import sarif_pydantic as sarif
+
+    if not row.is_finding:
+        return sarif.Level.NONE
+    return sarif.Level.NOTE if row.known else sarif.Level.WARNING
 
 
 def _document(

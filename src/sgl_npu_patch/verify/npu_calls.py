@@ -1,9 +1,11 @@
-"""Find the uses of NPU operators in a module: ``torch.ops.npu.X`` and ``torch_npu.X``."""
+"""Find the uses of operators in a module: ``torch.ops.npu.X``, ``torch_npu.X`` and, asked for,
+the functions of other packages."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -16,6 +18,8 @@ _NEW_TENSORS = (
     "stack", "tensor", "zeros", "zeros_like",
 )  # fmt: skip
 """The functions of torch whose result is taken for a tensor."""
+_ROOTS = ("torch", "torch_npu", "sgl_kernel_npu")
+"""Where imported names are followed to."""
 _CATCHING = {
     "Exception", "BaseException", "AttributeError", "ImportError", "NotImplementedError",
     "RuntimeError",
@@ -27,7 +31,9 @@ class Use:
     """Describe one use of an operator.
 
     Attributes:
-        namespace: of ``torch.ops``, or ``torch_npu``.
+        namespace: of ``torch.ops``, or ``torch_npu``; of another package's function the module
+            that it is taken from.
+        node: where it stands in the module.
         call: the call, or None where the operator is passed on as a value.
         held: the value is assigned or imported.
         guard: what lets the module go on without the operator; empty if nothing does.
@@ -38,14 +44,23 @@ class Use:
     operator: str
     overload: str
     site: Site
-    code: str
+    node: ast.expr | ast.ImportFrom
     guard: str
     call: ast.Call | None
     held: bool
     kinds: Mapping[ast.expr, frozenset[str]]
 
+    @property
+    def code(self) -> str:
+        """Spell it out."""
+        return ast.unparse(self.node)
+
 
 _UNKNOWN = ast.Constant(...)
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop)
+"""What nothing is assigned in, and most nodes are."""
+_SILENT = (ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.alias)
+"""What holds no use of an operator."""
 Names = dict[str, list[ast.expr]]
 Values = Callable[[str], list[ast.expr]]
 
@@ -55,6 +70,7 @@ class _Scope:
     """Hold what is assigned to names, innermost function first, and what surrounds a node."""
 
     assigned: list[Names]
+    packages: Collection[str]
     symbol: list[str] = field(default_factory=list)
     parents: list[ast.AST] = field(default_factory=list)
 
@@ -65,12 +81,17 @@ class _Scope:
         return []
 
 
-def find_uses(module: ast.Module, path: PurePosixPath) -> Iterator[Use]:
+def find_uses(
+    module: ast.Module, path: PurePosixPath, packages: Collection[str] = ()
+) -> Iterator[Use]:
     """Find every use, calls through names and attributes that hold an operator among them.
 
     An operator that is assigned or imported, and called in this module, is one use a call.
+
+    Args:
+        packages: whose functions count as operators too.
     """
-    found = list(_walk(module, path, _Scope([_assignments(module)])))
+    found = list(_walk(module, path, _Scope([_assignments(module)], packages)))
     called = {use.operator for use in found if use.call}
     guards = {use.operator: use.guard for use in found if use.held and use.guard}
     for use in found:
@@ -94,7 +115,8 @@ def _walk(node: ast.AST, path: PurePosixPath, scope: _Scope) -> Iterator[Use]:
             yield _use(f"torch_npu:{alias.name}", node, path, scope, held=True)
     scope.parents.append(node)
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, path, scope)
+        if not isinstance(child, _SILENT):
+            yield from _walk(child, path, scope)
     scope.parents.pop()
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         scope.symbol.pop()
@@ -131,7 +153,7 @@ def _use(
         operator,
         overload,
         Site(path, node.lineno, ".".join(scope.symbol)),
-        ast.unparse(node),
+        node,
         _guard(operator, node, scope),
         call,
         held,
@@ -156,6 +178,9 @@ def _operators(node: ast.expr, scope: _Scope, *, followed: bool, depth: int = 4)
         return {f"atb:{dotted.removeprefix('torch_npu.atb.')}"}
     if dotted.startswith(_TORCH_NPU):
         return {f"torch_npu:{dotted.removeprefix(_TORCH_NPU)}"}
+    place, _, function = dotted.rpartition(".")
+    if place.partition(".")[0] in scope.packages and not f"{dotted}.".startswith(_OPS):
+        return {f"{place}:{function}"}
     if isinstance(node, ast.IfExp):
         return _operators(node.body, scope, followed=followed, depth=depth - 1) | _operators(
             node.orelse, scope, followed=followed, depth=depth - 1
@@ -184,12 +209,14 @@ def _dotted(node: ast.expr, scope: _Scope, depth: int = 4) -> str:
         return ""
     if not isinstance(node, ast.Name):
         return ""
-    if node.id in ("torch", "torch_npu"):
+    if node.id in ("torch", "torch_npu", *scope.packages):
         return node.id
     for value in scope.values(node.id) if depth else []:
         dotted = _dotted(value, scope, depth - 1)
-        if dotted in ("torch", "torch_npu", "torch.ops") or (
-            dotted.startswith(_OPS) and dotted.count(".") == 2
+        if (
+            dotted in ("torch", "torch_npu", "torch.ops")
+            or (dotted.startswith(_OPS) and dotted.count(".") == 2)
+            or dotted.partition(".")[0] in scope.packages
         ):
             return dotted
     return ""
@@ -207,26 +234,26 @@ def _assignments(node: ast.AST) -> Names:
     """Collect what names, and attributes of names in classes, are assigned to within a node."""
     found: Names = {}
     whole = isinstance(node, ast.ClassDef)
-    waiting = list(ast.iter_child_nodes(node))
+    waiting = deque(ast.iter_child_nodes(node))
     while waiting:
-        each = waiting.pop(0)
+        each = waiting.popleft()
         for name, value in _bound_by(each):
             if not whole or "." in name:
                 found.setdefault(name, []).append(value)
         inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-        if whole or not isinstance(each, inner):
+        if (whole or not isinstance(each, inner)) and not isinstance(each, _LEAVES):
             waiting.extend(ast.iter_child_nodes(each))
     return found
 
 
 def _bound_by(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Give what one node assigns; an ellipsis stands for a value that is not followed."""
-    if isinstance(node, ast.ImportFrom) and node.module in ("torch", "torch_npu", "torch.ops"):
+    if isinstance(node, ast.ImportFrom) and node.module and _root(node.module) in _ROOTS:
         for alias in node.names:
             yield alias.asname or alias.name, _spelled(f"{node.module}.{alias.name}")
     elif isinstance(node, ast.Import):
         for alias in node.names:
-            if alias.asname and alias.name in ("torch", "torch_npu", "torch.ops"):
+            if alias.asname and _root(alias.name) in _ROOTS:
                 yield alias.asname, _spelled(alias.name)
     elif isinstance(node, ast.arg):
         yield node.arg, _UNKNOWN
@@ -239,6 +266,10 @@ def _bound_by(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, (ast.AugAssign, ast.For, ast.comprehension)):
         targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         yield from ((_key(each), _UNKNOWN) for each in targets if _key(each))
+
+
+def _root(dotted: str) -> str:
+    return dotted.partition(".")[0]
 
 
 def _spelled(dotted: str) -> ast.expr:

@@ -24,10 +24,10 @@ def check(module: ast.Module, path: PurePosixPath, offered: TorchNpu) -> list[Re
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == _REBIND
     ]
-    constants = _constants(module)
+    constants = constants_of(module)
     results = []
     for function, call in calls:
-        name = _text(call.args[1], constants)
+        name = text_of(call.args[1], constants)
         optional = len(call.args) > 3 or bool(call.keywords)
         overloads = overloads_in(offered.schemas, name)
         site = Site(path, call.lineno, function.name)
@@ -69,25 +69,27 @@ def _result(
     )
 
 
-def _constants(module: ast.Module) -> dict[str, str]:
+def constants_of(module: ast.Module) -> dict[str, str]:
+    """Collect the strings that names of a module stand for."""
     found: dict[str, str] = {}
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            text = _text(node.value, found)
+            text = text_of(node.value, found)
             if text:
                 found[node.targets[0].id] = text
     return found
 
 
-def _text(node: ast.expr, constants: dict[str, str]) -> str:
+def text_of(node: ast.expr, constants: dict[str, str]) -> str:
+    """Give the string that an expression is, empty if that cannot be told."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.Name):
         return constants.get(node.id, "")
     if isinstance(node, ast.FormattedValue):
-        return _text(node.value, constants)
+        return text_of(node.value, constants)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(each, constants) for each in node.values)
+        return "".join(text_of(each, constants) for each in node.values)
     return ""
 
 

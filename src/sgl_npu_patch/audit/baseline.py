@@ -1,0 +1,87 @@
+"""Compare an audit with what a file says is known, so that only news counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sgl_npu_patch.audit.scan import Call
+from sgl_npu_patch.engine.errors import Refused
+
+SCHEMA = 1
+Key = tuple[str, str, str]
+"""Path below the package, symbol and operator: lines move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Hold one call with its key, and whether the baseline has it."""
+
+    call: Call
+    key: Key
+    known: bool
+
+    @property
+    def is_finding(self) -> bool:
+        """Tell whether the call may depend on the batch, and nothing replaces it."""
+        return not self.call.covered
+
+
+def compare(calls: Sequence[tuple[Call, Key]], known: Mapping[Key, int]) -> list[Row]:
+    """Mark what is known: of each key as many calls as the baseline has."""
+    left = Counter(known)
+    rows = []
+    for call, key in calls:
+        seen = not call.covered and left[key] > 0
+        left[key] -= seen
+        rows.append(Row(call, key, seen))
+    return rows
+
+
+def read(path: Path) -> dict[Key, int]:
+    """Read a baseline.
+
+    Raises:
+        Refused: it is missing, or not what `write` writes.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if content["schema"] != SCHEMA:
+            raise Refused(
+                f"{path}: a baseline of format {content['schema']}, written by another version of "
+                "sgl-npu-patch; write it anew with --write-baseline"
+            )
+        return {
+            (str(each["path"]), str(each["symbol"]), str(each["operator"])): int(each["count"])
+            for each in content["findings"]
+        }
+    except OSError as error:
+        raise Refused(
+            f"{path}: cannot be read: {error.strerror}; --write-baseline makes a new one"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(
+            f"{path}: is no baseline of audit ({error}); write it anew with --write-baseline"
+        ) from error
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Write the findings.
+
+    Raises:
+        Refused: it cannot be written.
+    """
+    counted = Counter(row.key for row in rows if row.is_finding)
+    findings = [
+        {"path": place, "symbol": symbol, "operator": operator, "count": count}
+        for (place, symbol, operator), count in sorted(counted.items())
+    ]
+    lines = ",\n".join(f"  {json.dumps(each)}" for each in findings)
+    text = f'{{\n "schema": {SCHEMA},\n "findings": [\n{lines}\n ]\n}}\n'
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise Refused(f"{path}: cannot be written: {error.strerror}") from error
