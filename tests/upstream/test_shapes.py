@@ -143,6 +143,7 @@ def everything() -> dict[str, set[int]]:
     nodes.block.cache_clear()
     with Lines() as lines:
         for version in RELEASES:
+            judge(sources(version))
             judge(sources(version), codemods.SERIES["all"])
         for fixture in FIXTURES.values():
             files = sources(fixture.version)
