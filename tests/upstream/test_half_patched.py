@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.reports.text import evidence_lines

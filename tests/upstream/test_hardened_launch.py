@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods import HARDENING, SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.simulator.schemas import DEFAULT
@@ -32,7 +32,7 @@ ASSIGNED, CONFIGURED, DECLARED = "0.5.13", "0.5.16", "0.5.23"
 @cache
 def _hardened(version: str) -> tuple[Plan, Mapping[str, bytes]]:
     files = sources(version)
-    plan = judge(files, "hardening")
+    plan = judge(files, HARDENING)
     return plan, result(files, plan)
 
 
