@@ -159,26 +159,32 @@ def native_enable(view: View) -> Site | None:
 
     Not where our own hand-over stands before it: of the series `hardening`, or after a merge.
     """
-    spot = view.find_function(ENABLE)
-    if any(name.value == OURS for name in nodes.find_all(spot.node, cst.Name)):
+    if _hands_over(view.find_function(ENABLE)):
         return None
-    if not has_upstream_branch(view, spot):
-        return None
-    require_upstream_ops(view, spot)
-    require_torch_npu(view, spot)
-    return spot.site
+    spot = native_branch(view)
+    return None if spot is None else spot.site
 
 
-def has_upstream_branch(view: View, enable: Spot) -> bool:
-    """Tell whether a function has upstream's own NPU branch, whether or not it is reached.
+def native_branch(view: View) -> Spot | None:
+    """Find the function with upstream's own NPU branch, whether or not the branch is reached.
 
     Raises:
-        AnchorError: what the branch needs would be imported on every device.
+        AnchorError: what the branch needs is missing, or would be imported on every device.
     """
+    spot = view.find_function(ENABLE)
     modules = {
-        nodes.last_name(imported.module) for imported in nodes.find_all(enable.node, cst.ImportFrom)
+        nodes.last_name(imported.module) for imported in nodes.find_all(spot.node, cst.ImportFrom)
     }
-    return UPSTREAM_OPS in modules or _imports_upstream_ops(view, enable)
+    if UPSTREAM_OPS not in modules and not _imports_upstream_ops(view, spot):
+        return None
+    if not _hands_over(spot):
+        require_upstream_ops(view, spot)
+        require_torch_npu(view, spot)
+    return spot
+
+
+def _hands_over(enable: Spot) -> bool:
+    return any(name.value == OURS for name in nodes.find_all(enable.node, cst.Name))
 
 
 def _imports_upstream_ops(view: View, spot: Spot) -> bool:

@@ -45,11 +45,9 @@ def premise(view: View) -> NotNeeded | None:
     Raises:
         AnchorError: the branch cannot work as it is.
     """
-    enable = view.find_function(_places.ENABLE)
-    if not _places.has_upstream_branch(view, enable):
-        return NotNeeded(_places.CONTAINED, (enable.site,))
-    _places.native_enable(view)
-    return None
+    if _places.native_branch(view) is not None:
+        return None
+    return NotNeeded(_places.CONTAINED, (view.find_function(_places.ENABLE).site,))
 
 
 def targets(view: View) -> Sequence[Target]:

@@ -30,8 +30,7 @@ from sgl_npu_patch.templates import render
 
 def is_upstream(view: View) -> Site | None:
     """Tell whether the tree carries the whole of upstream's adaptation."""
-    native = _places.has_upstream_branch(view, view.find_function(_places.ENABLE))
-    if not native or _sampler.is_upstream(view) is None:
+    if _places.native_branch(view) is None or _sampler.is_upstream(view) is None:
         return None
     spot = _places.handler(view)
     with Located(spot.site):

@@ -14,7 +14,8 @@ DEFAULT = "npu_fused_infer_attention_score_batch_invariant.default"
 OUT = "npu_fused_infer_attention_score_batch_invariant.out"
 
 
-def _attend(lengths: list[int], operator: Any) -> Any:
+def attend(lengths: list[int], operator: Any) -> Any:
+    """Decode two requests of these lengths with an attention operator."""
     query, keys = on_npu(2, 1, 8), on_npu(2, 5, 8, seed=1)
     return operator(
         query,
@@ -52,10 +53,10 @@ class TestCapture:
     def test_a_replay_has_the_new_lengths(self, fake_torch_npu: Any, overload: str) -> None:
         operator = fake_torch_npu.npu_fused_infer_attention_score
         operator = getattr(operator, overload) if overload else operator
-        expected = [_attend(lengths, operator)[0] for lengths in ([3, 3], [5, 2])]
+        expected = [attend(lengths, operator)[0] for lengths in ([3, 3], [5, 2])]
         assert not same_bits(expected[0], expected[1])
         with torch_npu.Graph() as graph:
-            captured, lse = _attend([3, 3], operator)
+            captured, lse = attend([3, 3], operator)
         assert same_bits(captured, expected[0])
         graph.replay(actual_seq_lengths_kv=[5, 2])
         assert same_bits(captured, expected[1])
@@ -63,7 +64,7 @@ class TestCapture:
         assert torch_npu.native_calls == []
 
     def test_out_is_captured_as_it_is(self, fake_torch_npu: Any) -> None:
-        expected = _attend([5, 2], fake_torch_npu.npu_fused_infer_attention_score)[0]
+        expected = attend([5, 2], fake_torch_npu.npu_fused_infer_attention_score)[0]
         with torch_npu.Graph() as graph:
             captured = _attend_out([3, 3], fake_torch_npu)
         graph.replay(actual_seq_lengths_kv=[5, 2])
@@ -74,9 +75,9 @@ class TestCapture:
         operator = fake_torch_npu.npu_fused_infer_attention_score
         torch_npu.handlers.clear()
         with torch_npu.Graph() as graph:
-            captured = _attend([3, 3], operator)[0]
+            captured = attend([3, 3], operator)[0]
         graph.replay(actual_seq_lengths_kv=[5, 2])
-        assert not same_bits(captured, _attend([5, 2], operator)[0])
+        assert not same_bits(captured, attend([5, 2], operator)[0])
 
 
 @pytest.mark.usefixtures("installed_extension")

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
-from sgl_npu_patch.engine.seam import Seam
 from sgl_npu_patch.engine.source import Kind, Source, read_source
 from tests.helpers import (
     ATTENTION,
@@ -85,15 +84,15 @@ def take(
     edit(files, path, (cut(files, path, name, kind), cut(given, path, name, kind)))
 
 
-def judge(files: Mapping[str, bytes], series: Mapping[str, Seam] = DETERMINISTIC) -> Plan:
+def judge(files: Mapping[str, bytes], series: str = "deterministic") -> Plan:
     """Run a series, and once more on its result.
 
     What was parsed is kept for the next tree, which shares most of it.
     """
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
     cache = Cache(sources=_CACHE.sources, modules=_CACHE.modules, uses=_CACHE.uses)
-    plan = make_plan(Overlay(tree, cache), series)
-    prove(plan, series)
+    plan = make_plan(Overlay(tree, cache), SERIES[series])
+    prove(plan, SERIES[series])
     return plan
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from importlib import import_module
 
 import pytest
 
+from sgl_npu_patch.simulator import torch_npu
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.behaviour import declared
+from sgl_npu_patch.verify.behaviour.machine import machine
+from tests.npu_ops.bits import same_bits
+from tests.npu_ops.test_graph_capture import attend
 from tests.upstream.behaviour import (
     failed,
     gaps_of,
@@ -25,6 +30,7 @@ from tests.upstream.releases import (
 )
 from tests.upstream.test_statuses import expected_statuses
 
+UPSTREAM_OPS = "sglang.srt.hardware_backend.npu.batch_invariant_ops.npu_batch_invariant_ops"
 GROUPS = ("handler", "dispatch", "batch_invariant", "npu_ops")
 SEAMS_OF_GROUPS = (
     "radix_cache",
@@ -93,6 +99,25 @@ def test_a_hardened_tree_keeps_our_promises_but_for_the_gaps_left(version: str) 
         gap for seam in SEAMS_OF_GROUPS for gap in named.get(seam, ())
     }
     assert not_applicable(found) == meaningless(version) - OUR_PROMISES
+
+
+@pytest.mark.parametrize("upstreams_first", [True, False])
+def test_a_graph_renews_lengths_whichever_handler_was_registered_last(
+    upstreams_first: bool,
+) -> None:
+    """Nothing in the releases imports upstream's module any more; a fork may."""
+    with machine(hardened_subject("0.5.23")) as on:
+        steps = [lambda: import_module(UPSTREAM_OPS), on.enable]
+        for step in steps if upstreams_first else reversed(steps):
+            step()
+        operator = on.torch_npu.npu_fused_infer_attention_score
+        expected = attend([5, 2], operator)[0]
+        with torch_npu.Graph() as graph:
+            captured, _ = attend([3, 3], operator)
+        assert not same_bits(captured, expected)
+        graph.replay(actual_seq_lengths_kv=[5, 2])
+        assert same_bits(captured, expected)
+        assert torch_npu.native_calls == []
 
 
 def test_the_checks_run_in_a_process_of_their_own() -> None:

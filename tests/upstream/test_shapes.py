@@ -45,7 +45,7 @@ _PREFIX = str(FOLDER)
 # What no release and no recipe runs: a way to a refusal, or what a case in tests/codemods runs.
 KEPT = {
     "__init__.py _series: return MappingProxyType({m.__name__.rpartition('.')[2]: m.SEAM "
-    "for m in modules})": "runs when the package is imported",
+    "for m in modules})": "runs when the series are imported",
     "_sampling.py _is_softmax: return False": "refuses what is no softmax",
     "_sampling.py _sorting: continue": "passes by statements above the sort",
     "attention_comment.py remove_claim: kept.append(statement.with_changes(leading_lines="
@@ -59,7 +59,7 @@ KEPT = {
         "a dispatch that returns in each branch"
     ),
     "hardened_operators.py _replaces: return returned.value is None": (
-        "a branch of upstream's that returns"
+        "a branch for the NPU that returns"
     ),
     "sampling_backend.py _guard: return node": "a split handler that is patched already",
     "sampling_backend.py _keeps: return False": "an assignment outside of the branch",
@@ -141,7 +141,8 @@ def everything() -> dict[str, set[int]]:
     nodes.block.cache_clear()
     with Lines() as lines:
         for version in RELEASES:
-            judge(sources(version), codemods.SERIES["all"])
+            judge(sources(version))
+            judge(sources(version), "all")
         for fixture in FIXTURES.values():
             files = sources(fixture.version)
             fixture.recipe(files)
