@@ -178,7 +178,8 @@ def a_neighbour_that_left_changes_nothing(trial: Trial) -> None:
             info.need_top_k_sampling = info.need_top_p_sampling = True
             drawn = trial.machine(fused=fused).draw(seeded, info=info)
             expected = trial.alone(name, fused=fused)
-            _demand_same(drawn, expected, "after a neighbour has left", _call(request))
+            code = f"{_call(request)}  # need_top_p_sampling as a neighbour left it"
+            _demand_same(drawn, expected, "after a neighbour has left", code)
 
 
 @_sampler_check(gap=_NEIGHBOUR)
