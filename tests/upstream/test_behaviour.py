@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import import_module
 
@@ -108,7 +109,7 @@ def test_a_graph_renews_lengths_whichever_handler_was_registered_last(
 ) -> None:
     """Nothing in the releases imports upstream's module any more; a fork may."""
     with machine(hardened_subject("0.5.23")) as on:
-        steps = [lambda: import_module(UPSTREAM_OPS), on.enable]
+        steps: list[Callable[[], object]] = [lambda: import_module(UPSTREAM_OPS), on.enable]
         for step in steps if upstreams_first else reversed(steps):
             step()
         operator = on.torch_npu.npu_fused_infer_attention_score

@@ -44,8 +44,8 @@ _PREFIX = str(FOLDER)
 
 # What no release and no recipe runs: a way to a refusal, or what a case in tests/codemods runs.
 KEPT = {
-    "__init__.py _series: return MappingProxyType({m.__name__.rpartition('.')[2]: m.SEAM for m in "
-    "modules})": "runs when the folder is imported",
+    "__init__.py _series: return MappingProxyType({m.__name__.rpartition('.')[2]: m.SEAM "
+    "for m in modules})": "runs when the series are imported",
     "_sampling.py _is_softmax: return False": "refuses what is no softmax",
     "_sampling.py _sorting: continue": "passes by statements above the sort",
     "attention_comment.py remove_claim: kept.append(statement.with_changes(leading_lines="
@@ -143,6 +143,7 @@ def everything() -> dict[str, set[int]]:
     nodes.block.cache_clear()
     with Lines() as lines:
         for version in RELEASES:
+            judge(sources(version))
             judge(sources(version), "all")
         for fixture in FIXTURES.values():
             files = sources(fixture.version)
