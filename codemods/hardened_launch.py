@@ -16,17 +16,11 @@ they are sealed (0.5.19 ..).
 
 from __future__ import annotations
 
-from sgl_npu_patch.codemods import _places, launch_guards
-from sgl_npu_patch.engine.seam import NotNeeded, Seam
-from sgl_npu_patch.engine.view import View
+from sgl_npu_patch.codemods import hardened_operators, launch_guards
+from sgl_npu_patch.engine.seam import Seam
 
-
-def premise(view: View) -> NotNeeded | None:
-    """Leave trees alone that have no branch of upstream's."""
-    enable = view.find_function(_places.ENABLE)
-    if _places.native_branch(view) is not None:
-        return None
-    return NotNeeded(_places.CONTAINED, (enable.site,))
-
-
-SEAM = Seam(targets=launch_guards.targets, premise=premise, vendors=("launch_guards",))
+SEAM = Seam(
+    targets=launch_guards.targets,
+    premise=hardened_operators.premise,
+    vendors=("launch_guards",),
+)

@@ -28,10 +28,10 @@ from sgl_npu_patch.engine.view import View
 
 def premise(view: View) -> NotNeeded | None:
     """Leave trees alone that do not say that ascend is ready, or that refuse by no other list."""
-    enable = view.find_function(_places.ENABLE)
     if _places.native_branch(view) is None:
         return NotNeeded(
-            "the tree has no adaptation of upstream's whose claim could be kept", (enable.site,)
+            "the tree has no adaptation of upstream's whose claim could be kept",
+            (view.find_function(_places.ENABLE).site,),
         )
     supported = find_list(view, SUPPORTED)
     with Located(supported.site):

@@ -101,6 +101,7 @@ GAPS_AS_IN = {"lsglang==1.4.7": "0.5.17", "lsglang==1.5.3": "0.5.18", "lsglang==
 
 # What the seams of the series `hardening` close, and how the others then find their places.
 CLOSED_BY = {
+    "hardened_radix_cache": {"deepseek_refused"},
     "hardened_operators": {
         "alias_not_rebound",
         "out_overload_lost",
@@ -120,13 +121,23 @@ CLOSED_BY = {
         "gumbel_upper_bound",
         "top_p_dtype",
     },
+    "hardened_launch": {"launch_guards_missing"},
 }
-HARDENED = {"batch_invariant": "already", "npu_ops": "already"}
+HARDENED = dict.fromkeys(("batch_invariant", "npu_ops", "launch_guards"), "already")
+NOT_NEEDED_WITHOUT_A_GAP = ("hardened_radix_cache",)
+"""The seams that find nothing to do on later releases."""
 
 
 def expected_hardened(release: str) -> dict[str, str]:
     """Give the statuses of both series on a release with an adaptation of upstream's."""
-    return dict.fromkeys(HARDENING, "applied") | expected_statuses(release) | HARDENED
+    gaps = expected_gaps(release)
+    hardening = {
+        seam: "applied"
+        if seam not in NOT_NEEDED_WITHOUT_A_GAP or CLOSED_BY[seam] & gaps
+        else "not-needed"
+        for seam in HARDENING
+    }
+    return hardening | expected_statuses(release) | HARDENED
 
 
 def expected_gaps_left(release: str) -> set[str]:

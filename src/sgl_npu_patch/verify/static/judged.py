@@ -86,9 +86,8 @@ class Judged:
     @cached_property
     def adapted(self) -> bool:
         """Tell whether upstream's own adaptation is in the tree, reached or not."""
-        view = self.view()
         try:
-            return _places.native_branch(view) is not None
+            return _places.native_branch(self.view()) is not None
         except AnchorError:
             return False
 
