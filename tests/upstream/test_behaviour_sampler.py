@@ -117,7 +117,7 @@ def outcomes_of(plan: Plan) -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("version", HARDENED)
 def test_a_hardened_sampler_passes_everything(version: str) -> None:
     files = sources(version)
-    plan = edited.judge(files, "all")
+    plan = edited.judge(files, SERIES["all"])
     tree = lay_out(version, result(files, plan))
     assert outcomes_of(plan) == [("applied", ()), ("upstream", ())]
     found = results(package_folder(tree), package_folder(release_tree(version)))
@@ -127,11 +127,11 @@ def test_a_hardened_sampler_passes_everything(version: str) -> None:
 @pytest.mark.parametrize("version", RELEASES_NATIVE)
 def test_hardening_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
     files = sources(version)
-    patched = result(files, edited.judge(files, "all"))
+    patched = result(files, edited.judge(files, SERIES["all"]))
     before, after = (each[SAMPLER].decode().splitlines() for each in (files, patched))
     taken = [line[2:].strip() for line in difflib.ndiff(before, after) if line.startswith("- ")]
     assert taken == ["min_p_thresholds = probs_top_k_top_p.max(dim=-1) * min_ps"]
-    assert outcomes_of(edited.judge(patched, "all")) == [("already", ()), ("upstream", ())]
+    assert outcomes_of(edited.judge(patched, SERIES["all"])) == [("already", ()), ("upstream", ())]
     assert files[SAMPLER] in [sources(executed)[SAMPLER] for executed in HARDENED]
     judged, base = (
         judge(MemoryTree({ROOT / name: data for name, data in each.items()}), SERIES["all"])
