@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.package import build, run, snapshot
+from tests.engine.package import ARGUMENTS, SOURCES, build, run, snapshot
 from tests.engine.test_plan import EXPECTED
 from tests.engine.wheels import VERSION, build_wheel
 from tests.helpers import native_ops
 from tests.upstream.program import HARDENING
 
 SEAM = "hardened_operators"
+RADIX = 'RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND = ["fa3"]\n'
 NOT_NEEDED = dict.fromkeys(HARDENING, "not-needed")
 
 
 @pytest.fixture
 def native(tmp_path: Path) -> Path:
     """Build a package with upstream's own batch-invariant mode."""
-    package = build(tmp_path)
+    package = build(tmp_path, server_args=f"{SOURCES[ARGUMENTS]}{RADIX}")
     for name, text in native_ops().items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_bytes(text.encode() if isinstance(text, str) else text or b"")
