@@ -36,6 +36,7 @@ COMMANDS = (
     "verify",
     "matrix",
     "bisect",
+    "audit",
     "doctor",
     "kit",
 )
@@ -43,7 +44,6 @@ COMMANDS = (
 # The pages about something else than a command.
 PAGES = (
     "acceptance",
-    "audit",
     "ci",
     "cost",
     "faults",

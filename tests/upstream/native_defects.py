@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
+from tests.upstream.golden import CLOSED_BY
 from tests.upstream.program import ROOT, Run, program
 from tests.upstream.releases import RELEASES_NATIVE, release_tree
 
@@ -24,7 +25,8 @@ SGLang has its own adaptation since 0.5.13, and `deterministic` leaves it alone.
 checks of `verify --layers` that fail on those releases, by the gap that `status` names for each. A
 cell says how the gap is known there: `verify` means that a check executes the release and fails,
 `status` that it is seen in the structure of the code only; an empty one that the release does not
-have it. Written by `python -m tests.upstream.native_defects`.
+have it. The seam that closes a gap is one of the series `hardening` (`apply --series all`). Written
+by `python -m tests.upstream.native_defects`.
 """
 
 
@@ -60,8 +62,12 @@ def render(runs: dict[str, Run]) -> str:
     """Give the page: the table, then the evidence of the newest release that has each gap."""
     gaps = list(dict.fromkeys(gap for run in runs.values() for gap in named(run)))
     known = {version: cells(run) for version, run in runs.items()}
-    parts = [INTRODUCTION, "\n", row(["gap", *runs]), row(["---"] * (len(runs) + 1))]
-    parts += [row([f"`{gap}`", *(known[v].get(gap, "") for v in runs)]) for gap in gaps]
+    parts = [INTRODUCTION, "\n", row(["gap", "closed by", *runs])]
+    parts.append(row(["---"] * (len(runs) + 2)))
+    for gap in gaps:
+        seam = next((seam for seam, closed in CLOSED_BY.items() if gap in closed), None)
+        closing = f"`{seam}`" if seam else "nothing; said at launch"
+        parts.append(row([f"`{gap}`", closing, *(known[v].get(gap, "") for v in runs)]))
     for gap in gaps:
         having = [version for version in runs if gap in known[version]]
         newest = having[-1]

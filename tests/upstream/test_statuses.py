@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.upstream.golden import EXPECTED, observe, read_expected, render
+from tests.upstream.golden import CLOSED_BY, EXPECTED, observe, read_expected, render
 from tests.upstream.program import HARDENING, SEAMS, program
 from tests.upstream.releases import (
     FORKS,
@@ -99,30 +99,7 @@ LAST_RELEASE_WITH_GAP = {
 GAPS_AS_IN = {"lsglang==1.4.7": "0.5.17", "lsglang==1.5.3": "0.5.18", "lsglang==1.6.5": "0.5.21"}
 
 
-# What the seams of the series `hardening` close, and how the others then find their places.
-CLOSED_BY = {
-    "hardened_radix_cache": {"deepseek_refused"},
-    "hardened_operators": {
-        "alias_not_rebound",
-        "out_overload_lost",
-        "workspace_not_rebound",
-        "rebinding_not_undone",
-        "addmm_not_registered",
-        "bmm_not_registered",
-        "mean_of_all_not_replaced",
-        "mean_dtype",
-        "add_rms_norm_signature",
-        "scoped_mode_not_restored",
-        "extension_not_checked",
-    },
-    "hardened_sampler": {
-        "min_p_type_error",
-        "neighbour_dependent_draw",
-        "gumbel_upper_bound",
-        "top_p_dtype",
-    },
-    "hardened_launch": {"launch_guards_missing"},
-}
+# How the seams of the other series then find their places.
 HARDENED = dict.fromkeys(("batch_invariant", "npu_ops", "launch_guards"), "already")
 NOT_NEEDED_WITHOUT_A_GAP = ("hardened_radix_cache",)
 """The seams that find nothing to do on later releases."""
