@@ -35,7 +35,8 @@ def premise(view: View) -> NotNeeded | None:
         )
     supported = find_list(view, SUPPORTED)
     with Located(supported.site):
-        if not has_ascend(supported.node):
+        # Where prefill is ready the series deterministic appends it: then it is claimed too.
+        if not has_ascend(supported.node) and _places.ignores_prefix(view) is not None:
             return NotNeeded(f'{SUPPORTED} does not have "ascend"', (supported.site,))
     spot = _places.handler(view)
     with Located(spot.site):

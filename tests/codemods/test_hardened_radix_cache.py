@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers import (
+    ATTENTION,
     HANDLER,
+    LOOPING_BRANCH,
     REFUSAL,
     SERVER_ARGS,
     Files,
+    attention,
     check_already,
     check_applied,
     check_conflict,
@@ -71,12 +74,24 @@ def test_what_is_open_is_named_beside_something_of_ours() -> None:
     assert check_already("radix_cache", dict(judge(SEAM, hardened)[2])).gaps == ()
 
 
+def test_a_list_that_the_other_series_completes_counts() -> None:
+    """In a half-patched tree: judged again behind the other series, nothing must be left to do."""
+    radix = f'{SUPPORTED} = ["fa3"]\n'
+    after = server_args(
+        radix=radix, handler=HANDLER + REFUSAL.replace('["fa3"]', '["fa3", "ascend"]')
+    )
+    check_applied(SEAM, _native(REFUSAL, radix=radix), {SERVER_ARGS: after})
+
+
 @pytest.mark.parametrize(
     ("files", "match"),
     [
         pytest.param({}, "no adaptation of upstream's", id="no adaptation"),
         pytest.param(
-            _native(REFUSAL, radix=f'{SUPPORTED} = ["fa3"]\n'),
+            {
+                **_native(REFUSAL, radix=f'{SUPPORTED} = ["fa3"]\n'),
+                ATTENTION: attention(LOOPING_BRANCH),
+            },
             'does not have "ascend"',
             id="the tree does not say that ascend is ready",
         ),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -22,6 +22,7 @@ from sgl_npu_patch.audit import scan
 from sgl_npu_patch.audit.run import audit
 from sgl_npu_patch.audit.scan import Call
 from sgl_npu_patch.engine.tree import SourceTree, open_directory
+from sgl_npu_patch.verify.behaviour import declared
 from tests.audit.seeds import SEEDS, Seed
 from tests.helpers import ROOT, MemoryTree
 from tests.upstream.program import program
@@ -113,10 +114,16 @@ def test_at_most_one_in_twenty_of_the_reviewed_findings_is_a_false_alarm() -> No
     assert {each["release"] for each in SAMPLE} == {*RELEASES_PATCHED, *RELEASES_NATIVE}
 
 
-@pytest.mark.parametrize("version", [RELEASE, "0.5.13", "0.5.23"])
-def test_it_agrees_with_what_layers_show(version: str) -> None:
-    tree = patched_tree(version) if version in RELEASES_PATCHED else release_tree(version)
-    report = program("verify", tree, "--layers", "--format", "json").report
+@pytest.mark.parametrize(
+    ("version", "series"),
+    [(RELEASE, "deterministic"), ("0.5.13", None), ("0.5.23", None), ("0.5.23", "all")],
+)
+def test_it_agrees_with_what_layers_show(
+    version: str, series: Literal["deterministic", "all"] | None
+) -> None:
+    tree = patched_tree(version, series) if series else release_tree(version)
+    only = [option for each in declared("layers") for option in ("--only", each.id)]
+    report = program("verify", tree, "--layers", *only, "--format", "json").report
     layers = [each for each in report["checks"] if each["kind"] == "layers"]
     calls = audit(open_directory(tree)).calls
     shown = [pair for each in layers for pair in _native(each)]
