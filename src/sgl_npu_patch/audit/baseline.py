@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgl_npu_patch.audit.scan import Call
-from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.reports.baseline_file import SCHEMA, read_baseline, write_baseline
 
-SCHEMA = 1
 Key = tuple[str, str, str]
 """Path below the package, symbol and operator: lines move."""
 
@@ -47,25 +46,14 @@ def read(path: Path) -> dict[Key, int]:
     Raises:
         Refused: it is missing, or not what `write` writes.
     """
-    try:
-        content = json.loads(path.read_bytes())
-        if content["schema"] != SCHEMA:
-            raise Refused(
-                f"{path}: a baseline of format {content['schema']}, written by another version of "
-                "sgl-npu-patch; write it anew with --write-baseline"
-            )
-        return {
+    return read_baseline(
+        path,
+        "audit",
+        lambda content: {
             (str(each["path"]), str(each["symbol"]), str(each["operator"])): int(each["count"])
             for each in content["findings"]
-        }
-    except OSError as error:
-        raise Refused(
-            f"{path}: cannot be read: {error.strerror}; --write-baseline makes a new one"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(
-            f"{path}: is no baseline of audit ({error}); write it anew with --write-baseline"
-        ) from error
+        },
+    )
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
@@ -81,7 +69,4 @@ def write(path: Path, rows: Sequence[Row]) -> None:
     ]
     lines = ",\n".join(f"  {json.dumps(each)}" for each in findings)
     text = f'{{\n "schema": {SCHEMA},\n "findings": [\n{lines}\n ]\n}}\n'
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise Refused(f"{path}: cannot be written: {error.strerror}") from error
+    write_baseline(path, text)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.matrix.selection import by_version
+from sgl_npu_patch.reports.baseline_file import SCHEMA, read_baseline, write_baseline
 
-SCHEMA = 1
 REFUSED, JUDGED, MISSING = "refused", "judged", "missing"
 _CHECK = "check "
 Facts = dict[str, str]
@@ -91,22 +90,11 @@ def read(path: Path) -> dict[str, Known]:
     Raises:
         Refused: it is missing, or not what `write` writes.
     """
-    try:
-        content = json.loads(path.read_bytes())
-        if content["schema"] != SCHEMA:
-            raise Refused(
-                f"{path}: a baseline of format {content['schema']}, written by another version of "
-                "sgl-npu-patch; write it anew with --write-baseline"
-            )
-        return {name: _known(entry) for name, entry in content["trees"].items()}
-    except OSError as error:
-        raise Refused(
-            f"{path}: cannot be read: {error.strerror}; --write-baseline makes a new one"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(
-            f"{path}: is no baseline ({error}); write it anew with --write-baseline"
-        ) from error
+    return read_baseline(
+        path,
+        "matrix",
+        lambda content: {name: _known(entry) for name, entry in content["trees"].items()},
+    )
 
 
 def _known(entry: Mapping[str, Any]) -> Known:
@@ -134,7 +122,4 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
             entry["statuses"] = facts
         trees[result["name"]] = entry
     text = json.dumps({"schema": SCHEMA, "trees": trees}, indent=1) + "\n"
-    try:
-        path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise Refused(f"{path}: cannot be written: {error.strerror}") from error
+    write_baseline(path, text)
