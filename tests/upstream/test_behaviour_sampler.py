@@ -20,7 +20,7 @@ from tests.helpers import ROOT, SAMPLER, MemoryTree
 from tests.upstream import edited
 from tests.upstream.edited import lay_out, result, sources
 from tests.upstream.golden import read_expected
-from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
+from tests.upstream.releases import RELEASES_NATIVE, release_tree
 from tests.upstream.trees import patched_tree
 
 PATCHED = ("0.5.9", "0.5.12.post1", "lsglang==1.3.1")
@@ -36,7 +36,7 @@ ALIKE = (
     "sglang-kt==0.6.3",
     "sglang-kt==0.7.2",
 )
-NATIVE = ("0.5.13", "0.5.16", "0.5.18", "0.5.21", "0.5.23")
+NATIVE = ("0.5.13", "0.5.18", "0.5.21", "0.5.23")
 # One of each shape; the others have the sampler.py of one of these, or one of its shape.
 HARDENED = (
     "0.5.13",
@@ -44,7 +44,7 @@ HARDENED = (
     "0.5.18",
     "0.5.21",
     "0.5.23",
-    *FORKS_NATIVE,
+    "lsglang==1.6.5",
 )
 DRAWS = ("hardened_sampler", "sampler")
 LEFT_ALONE = {"0.5.3rc2": "not-needed", "0.5.8.post1": "withheld"}
