@@ -72,14 +72,14 @@ def _scoped(arguments: str, imports: str = LOCAL) -> str:
 """
 
 
-def _after(source: str, edits: dict[str, str]) -> str:
+def with_edits(source: str, edits: dict[str, str]) -> str:
     for anchor, text in edits.items():
         assert source.count(anchor) == 1, anchor
         source = source.replace(anchor, anchor + text)
     return source
 
 
-def _edits(imports: str = LOCAL) -> dict[str, str]:
+def hand_over_edits(imports: str = LOCAL) -> dict[str, str]:
     return {
         "    key = get_dispatch_device_backend()\n": _enabled("key, enable_bmm", imports),
         "disable_batch_invariant_mode():\n    global _MODE, _LIB, _bmm\n": _disabled(imports),
@@ -89,13 +89,13 @@ def _edits(imports: str = LOCAL) -> dict[str, str]:
 
 def test_hands_over_in_all_three_functions() -> None:
     source = batch_invariant_ops()
-    check_applied(SEAM, {}, {OPS: _after(source, _edits())})
+    check_applied(SEAM, {}, {OPS: with_edits(source, hand_over_edits())})
 
 
 def test_uses_the_is_npu_that_the_module_has() -> None:
     head = OPS_HEAD.replace("import get_dis", "import is_npu, get_dis")
     source = batch_invariant_ops(head=head)
-    check_applied(SEAM, {OPS: source}, {OPS: _after(source, _edits(""))})
+    check_applied(SEAM, {OPS: source}, {OPS: with_edits(source, hand_over_edits(""))})
 
 
 def test_a_key_that_is_written_out_becomes_npu() -> None:
@@ -106,7 +106,7 @@ def test_a_key_that_is_written_out_becomes_npu() -> None:
         "disable_batch_invariant_mode():\n    global _MODE, _LIB, _bmm\n": _disabled(),
         "enabled: bool = True):\n    global _MODE, _LIB\n": _scoped(""),
     }
-    check_applied(SEAM, {OPS: source}, {OPS: _after(source, edits)})
+    check_applied(SEAM, {OPS: source}, {OPS: with_edits(source, edits)})
 
 
 @pytest.mark.parametrize(
@@ -123,30 +123,32 @@ def test_a_key_that_is_written_out_becomes_npu() -> None:
 )
 def test_keeps_every_other_byte(shape: Callable[[str], bytes]) -> None:
     source = batch_invariant_ops()
-    check_applied(SEAM, {OPS: shape(source)}, {OPS: shape(_after(source, _edits()))})
+    check_applied(SEAM, {OPS: shape(source)}, {OPS: shape(with_edits(source, hand_over_edits()))})
 
 
 def test_indents_by_tabs_in_a_file_of_tabs() -> None:
     source = batch_invariant_ops().replace("    ", "\t")
-    after = _after(batch_invariant_ops(), _edits()).replace("    ", "\t")
+    after = with_edits(batch_invariant_ops(), hand_over_edits()).replace("    ", "\t")
     check_applied(SEAM, {OPS: source}, {OPS: after})
 
 
 def test_finds_the_functions_in_another_module() -> None:
     source = batch_invariant_ops()
     path = "srt/invariance.py"
-    check_applied(SEAM, {OPS: None, path: source}, {path: _after(source, _edits())})
+    check_applied(SEAM, {OPS: None, path: source}, {path: with_edits(source, hand_over_edits())})
 
 
 def test_a_half_patched_module_gets_the_other_half() -> None:
     source = batch_invariant_ops()
-    edits = _edits()
+    edits = hand_over_edits()
     first = dict([edits.popitem()])
-    check_applied(SEAM, {OPS: _after(source, first)}, {OPS: _after(_after(source, first), edits)})
+    check_applied(
+        SEAM, {OPS: with_edits(source, first)}, {OPS: with_edits(with_edits(source, first), edits)}
+    )
 
 
 def test_a_patched_module_is_ours() -> None:
-    check_already(SEAM, {OPS: _after(batch_invariant_ops(), _edits())})
+    check_already(SEAM, {OPS: with_edits(batch_invariant_ops(), hand_over_edits())})
 
 
 NATIVE_ENABLE = OPS_ENABLE.replace(
@@ -365,7 +367,7 @@ def test_a_variable_named_is_npu_is_a_conflict() -> None:
 def test_an_import_for_types_only_is_not_relied_upon() -> None:
     head = OPS_HEAD + "if TYPE_CHECKING:\n    from x import is_npu\n"
     source = batch_invariant_ops(head=head)
-    check_applied(SEAM, {OPS: source}, {OPS: _after(source, _edits())})
+    check_applied(SEAM, {OPS: source}, {OPS: with_edits(source, hand_over_edits())})
 
 
 def test_is_npu_that_no_utility_module_has_is_a_conflict() -> None:

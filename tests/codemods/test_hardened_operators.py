@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.codemods.test_batch_invariant import hand_over_edits, with_edits
 from tests.helpers import (
     NATIVE_BRANCH,
     NATIVE_ENABLE,
@@ -21,41 +22,10 @@ from tests.helpers import (
 )
 
 SEAM = "hardened_operators"
-VENDORED = "from sglang.srt.hardware_backend.npu.batch_invariant_ops import npu_ops\n"
-HAND_OVER = (
-    f"\n    if is_npu():\n        {VENDORED}\n"
-    "        _LIB = npu_ops.enable(key, enable_bmm)\n        _MODE = True\n        return\n"
-)
-LEAVE = f"    if _MODE and is_npu():\n        {VENDORED}\n        npu_ops.disable()\n"
-SCOPE = f"""\
-    if is_npu():
-        {VENDORED}
-        was_enabled, was_bmm = _MODE, npu_ops.bmm_enabled()
-        if enabled:
-            enable_batch_invariant_mode()
-        else:
-            disable_batch_invariant_mode()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                enable_batch_invariant_mode(enable_bmm=was_bmm)
-            else:
-                disable_batch_invariant_mode()
-        return
-"""
 
 
 def hardened() -> str:
-    source = str(native_ops()[OPS])
-    for anchor, text in {
-        "    key = get_dispatch_device_backend()\n": HAND_OVER,
-        "disable_batch_invariant_mode():\n    global _MODE, _LIB, _bmm\n": LEAVE,
-        "enabled: bool = True):\n    global _MODE, _LIB\n": SCOPE,
-    }.items():
-        assert source.count(anchor) == 1
-        source = source.replace(anchor, anchor + text)
-    return source
+    return with_edits(str(native_ops()[OPS]), hand_over_edits(""))
 
 
 def test_hands_over_before_upstreams_branch_and_rewrites_nothing() -> None:
