@@ -32,9 +32,6 @@ OURS = "npu_ops"
 UPSTREAM_OPS = "npu_batch_invariant_ops"
 """The module of upstream's own adaptation, in the folder where ours go."""
 
-CONTAINED = "the series deterministic contains these repairs"
-"""Why the series `hardening` leaves a tree alone that has no adaptation of upstream's."""
-
 
 def handler(view: View) -> Spot:
     """Find the function that adapts the server's arguments to deterministic inference."""
@@ -157,7 +154,7 @@ def parts(view: View, spot: Spot) -> Iterator[tuple[Spot, Branch]]:
 def native_enable(view: View) -> Site | None:
     """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands.
 
-    Not where our own hand-over stands before it: of the series `hardening`, or after a merge.
+    Not where our own hand-over stands before it.
     """
     if _hands_over(view.find_function(ENABLE)):
         return None

@@ -14,7 +14,7 @@ the mode must restore the operators, which `set_batch_invariant_mode` does on no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import libcst as cst
 
@@ -35,6 +35,16 @@ _UNREGISTERED = {
     "aten::bmm": "bmm_not_registered",
     "aten::mean": "mean_of_all_not_replaced",
 }
+
+
+REGISTERED = ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax")
+REBOUND = (
+    _places.FUSED_ATTENTION,
+    f"_{_places.FUSED_ATTENTION}_get_max_workspace",
+    "npu_add_rms_norm",
+)
+"""What npu_ops registers under aten, and what it rebinds in torch.ops.npu and torch_npu."""
+_NAMESPACES = ("torch.ops.npu", "torch_npu")
 
 
 def targets(view: View) -> Sequence[Target]:
@@ -326,8 +336,73 @@ def _flagged_first(enable: cst.CSTNode) -> bool:
     return False
 
 
+def repairs(view: View) -> Sequence[Target]:
+    """Hand over before upstream's own branch, so that it is not reached any more."""
+    if _places.native_branch(view) is None:
+        return ()
+    return hand_over(view, require_replaced)
+
+
+def require_replaced(enable: cst.FunctionDef, anchor: Step) -> None:
+    """Insist that npu_ops does all that the branch does which it puts out of force."""
+    for step in _for_npu(enable):
+        top = step.node if len(step.above) == 1 else step.above[1][0]
+        if any(top is statement for statement in anchor.block[: anchor.index + 1]):
+            raise AnchorError(
+                sought=f"upstream's branch for the NPU in {enable.name.value}",
+                expected="one behind the flag's check and the dispatch key",
+                found=f"before them: {nodes.code(step.node)[:80]}",
+                action="move the branch behind them, or leave batch_invariant out (--skip)",
+            )
+        if not _only_replaces(step.node):
+            raise AnchorError(
+                sought=f"upstream's branch for the NPU in {enable.name.value}",
+                expected="imports, and replacements of operators that npu_ops replaces too",
+                found=nodes.code(step.node)[:80],
+                action="take this statement out of the branch, or leave batch_invariant out (--skip)",
+            )
+
+
+def _for_npu(enable: cst.FunctionDef) -> Iterator[Step]:
+    """Yield the statements that name the NPU, or that a test for one leads to."""
+    for step in nodes.steps(enable):
+        branched = any(
+            isinstance(outer, cst.If) and inside in _on_npu_side(outer.test)
+            for outer, inside in step.above
+        )
+        # What an `if` holds has steps of its own.
+        if not isinstance(step.node, cst.If) and (branched or on_npu(step.node)):
+            yield step
+
+
+def _on_npu_side(test: cst.BaseExpression) -> tuple[bool, ...]:
+    """Tell which blocks of an ``if`` run on an NPU, its body or what follows ``else``."""
+    if not on_npu(test):
+        return ()
+    negated = isinstance(test, cst.UnaryOperation)
+    plain = test.expression if isinstance(test, cst.UnaryOperation) else test
+    return (not negated,) if isinstance(plain, cst.Name | cst.Call) else (True, False)
+
+
+def _only_replaces(node: cst.CSTNode) -> bool:
+    """Tell whether a statement only imports, returns, or replaces what npu_ops replaces."""
+    returned = nodes.small(node, cst.Return)
+    if returned is not None:
+        return returned.value is None
+    if nodes.small(node, cst.ImportFrom) or nodes.small(node, cst.Import):
+        return True
+    call = nodes.statement_call(node)
+    if call is not None and nodes.last_name(call.func) == "impl" and call.args:
+        operator = nodes.string(call.args[0].value) or ""
+        return operator.removeprefix("aten::") in REGISTERED
+    pair = nodes.assigned(node)
+    owner, _, name = pair[0].rpartition(".") if pair is not None else ("", "", "")
+    return owner in _NAMESPACES and name in REBOUND
+
+
 SEAM = Seam(
     targets=targets,
+    repairs=repairs,
     is_upstream=_places.native_enable,
     gaps=gaps,
     left_open=left_open,

@@ -47,6 +47,11 @@ def targets(view: View) -> Sequence[Target]:
     return (Target(spot, lambda node: add_guards(node, _places.import_is_npu(view, spot))),)
 
 
+def repairs(view: View) -> Sequence[Target]:
+    """Find the handler on trees that have upstream's adaptation."""
+    return targets(view) if _places.native_branch(view) is not None else ()
+
+
 def guards(node: cst.CSTNode) -> bool:
     """Tell whether the handler calls the vendored module."""
     assert isinstance(node, cst.FunctionDef)
@@ -137,5 +142,6 @@ SEAM = Seam(
     targets=targets,
     is_upstream=is_upstream,
     gaps=lambda view: ("launch_guards_missing",),
+    repairs=repairs,
     vendors=("launch_guards",),
 )

@@ -243,4 +243,62 @@ def left_open(view: View) -> tuple[str, ...]:
     return gaps(view) if view.overlay.read(upstreams) is not None else ()
 
 
-SEAM = Seam(targets=targets, premise=premise, gaps=gaps, left_open=left_open, alike=True)
+def repairs(view: View) -> Sequence[Target]:
+    """Accept DeepSeek models where the tree says that ascend is ready for them."""
+    if _places.native_branch(view) is None:
+        return ()
+    supported = find_list(view, SUPPORTED)
+    with Located(supported.site):
+        if not has_ascend(supported.node) and _places.ignores_prefix(view) is not None:
+            return ()
+    spot = _places.handler(view)
+    return (Target(spot, accept),) if refusals(spot.function) else ()
+
+
+def accept(node: cst.CSTNode) -> cst.CSTNode:
+    """Append "ascend" to the list by which models are refused."""
+    assert isinstance(node, cst.FunctionDef)
+    refusing = [refusal for refusal in refusals(node) if not refusal.accepts_ascend]
+    if not refusing:
+        return node
+    refusal = nodes.only(
+        [each for each in refusing if len(refusing) == 1 and _is_of_deepseek(each)],
+        lambda _: AnchorError(
+            sought=f"the refusal of DeepSeek models in {node.name.value}",
+            expected="one list of its own, in an if that asks for DeepSeek models",
+            found="; ".join(nodes.code(each.backends) for each in refusing)[:80],
+            action="append the entry by hand to the list that refuses DeepSeek models",
+        ),
+    )
+    here = [*nodes.find_all(refusal.step.node, cst.Name)]
+    others = [
+        name
+        for name in nodes.find_all(node, cst.Name)
+        if name.value == refusal.name and not any(name is inner for inner in here)
+    ]
+    if refusal.name and len(others) != 1:
+        raise AnchorError(
+            sought=f"{refusal.name} in {node.name.value}",
+            expected="a list that is set once and that only the refusal uses",
+            found=f"{len(others)} other uses",
+            action="append the entry by hand if every use means it",
+        )
+    longer = nodes.append_to_list(refusal.backends, _places.ASCEND, 0)
+    return nodes.swap(node, refusal.backends, longer)
+
+
+def _is_of_deepseek(refusal: Refusal) -> bool:
+    return any(
+        isinstance(outer, cst.If) and inside and "deepseek" in nodes.code(outer.test).lower()
+        for outer, inside in refusal.step.above
+    )
+
+
+SEAM = Seam(
+    targets=targets,
+    premise=premise,
+    gaps=gaps,
+    repairs=repairs,
+    left_open=left_open,
+    alike=True,
+)

@@ -538,6 +538,11 @@ def gaps(view: View) -> tuple[str, ...]:
     return tuple(found)
 
 
+def repairs(view: View) -> Sequence[Target]:
+    """Find where upstream draws: ours are inserted before it."""
+    return draws(view) if is_upstream(view) is not None else ()
+
+
 def _is_alone(view: View) -> bool:
     """Tell whether our own draws stand before upstream's, all of them.
 
@@ -553,4 +558,6 @@ def _is_alone(view: View) -> bool:
     return _draw_alone(function, paths, flag) is function and draw_simple(simple) is simple
 
 
-SEAM = Seam(targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps)
+SEAM = Seam(
+    targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps, repairs=repairs
+)

@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from sgl_npu_patch.engine.tree import SourceTree
     from sgl_npu_patch.verify.run import Verified
 
-WHEEL_SUFFIX = {
-    "deterministic": "npu.deterministic",
-    "hardening": "npu.hardening",
-    "all": "npu.deterministic.hardening",
-}
-"""What tells a patched wheel's version from the original's: the device and the series."""
+WHEEL_SUFFIX = "npu.deterministic"
+"""What tells a patched wheel's version from the original's."""
 
 OK, NOT_AS_WANTED, USAGE, CONFLICT, REFUSED, BUG = 0, 1, 2, 3, 4, 70
 
@@ -44,14 +40,6 @@ class Format(str, Enum):
 
     text = "text"
     json = "json"
-
-
-class Series(str, Enum):
-    """Choose which seams a command is about."""
-
-    deterministic = "deterministic"
-    hardening = "hardening"
-    all = "all"
 
 
 class CheckFormat(str, Enum):
@@ -149,14 +137,6 @@ Revision = Annotated[
     ),
 ]
 Output = Annotated[Format, typer.Option("--format", help="How to report.")]
-Chosen = Annotated[
-    Series,
-    typer.Option(
-        "--series",
-        help="Which seams: those that adapt a tree without an adaptation, those that close the "
-        "gaps of upstream's own, or all.",
-    ),
-]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit 1 if anything is withheld or has gaps.")
 ]
@@ -196,7 +176,6 @@ def _options(
 @app.command()
 def apply(
     path: TreeOrOut,
-    series: Chosen = Series.deterministic,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 if something would change.")
     ] = False,
@@ -216,7 +195,7 @@ def apply(
             "--wheel",
             metavar="FILE",
             help="Leave this wheel as it is and write a patched one to PATH, with the version "
-            f"suffix +{WHEEL_SUFFIX['deterministic']} or as --series says.",
+            f"suffix +{WHEEL_SUFFIX}.",
             show_default=False,
         ),
     ] = None,
@@ -229,15 +208,12 @@ def apply(
     if wheel is not None:
         if rev is not None:
             raise UsageError("--rev and --wheel exclude each other: a wheel has no revisions")
-        selected = _selected(series, only, skip)
-        suffix = WHEEL_SUFFIX[series.value]
-        _apply_to_wheel(
-            wheel, path, suffix, selected, output, check=check, diff=diff, strict=strict
-        )
+        selected = _selected(only, skip)
+        _apply_to_wheel(wheel, path, selected, output, check=check, diff=diff, strict=strict)
         return
     if not check:
         _check_writable(path, rev)
-    with _planned(path, rev, _selected(series, only, skip)) as (tree, plan):
+    with _planned(path, rev, _selected(only, skip)) as (tree, plan):
         if plan.changes.changes and not check:
             _write(tree, plan, allow_dirty)
         else:
@@ -251,7 +227,6 @@ def apply(
 def _apply_to_wheel(
     wheel: str,
     out: str,
-    suffix: str,
     selected: tuple[str, ...],
     output: Format,
     *,
@@ -268,9 +243,9 @@ def _apply_to_wheel(
     for warning in _warn_of_copies(tree):
         _warn(warning)
     prove(plan, _seams())
-    target = target_of(tree, folder, suffix) if plan.changes.changes else None
+    target = target_of(tree, folder, WHEEL_SUFFIX) if plan.changes.changes else None
     if target is not None and not check:
-        for name in write_wheel(tree, plan.changes, target, suffix):
+        for name in write_wheel(tree, plan.changes, target, WHEEL_SUFFIX):
             _warn(f"{name} is left out of the patched wheel, where it would not hold any more")
     verb = "would change" if check else "changed"
     with _reader_may_leave():
@@ -284,7 +259,6 @@ def _apply_to_wheel(
 @app.command()
 def status(
     path: Tree,
-    series: Chosen = Series.deterministic,
     only: Only = None,
     skip: Skip = None,
     strict: Strict = False,
@@ -292,7 +266,7 @@ def status(
     output: Output = Format.text,
 ) -> None:
     """Show what each seam finds in a tree; write nothing."""
-    selected = _selected(series, only, skip)
+    selected = _selected(only, skip)
     with _planned(path, rev, selected) as (tree, plan), _reader_may_leave():
         _report(tree, plan, output, "would change", with_diff=False)
     _leave(plan, strict=strict, pending=False)
@@ -301,7 +275,6 @@ def status(
 @app.command()
 def diff(
     path: Tree,
-    series: Chosen = Series.deterministic,
     only: Only = None,
     skip: Skip = None,
     rev: Revision = None,
@@ -309,7 +282,7 @@ def diff(
     """Print the change as a unified diff for `git apply` or `patch -p1`; write nothing."""
     from sgl_npu_patch.engine.plan import prove
 
-    selected = _selected(series, only, skip)
+    selected = _selected(only, skip)
     with _planned(path, rev, selected) as (tree, plan), _reader_may_leave():
         prove(plan, _seams())
         if plan.conflicts:
@@ -321,7 +294,6 @@ def diff(
 @app.command()
 def verify(
     path: Tree,
-    series: Chosen = Series.deterministic,
     base: Annotated[
         str | None,
         typer.Option(
@@ -403,7 +375,6 @@ def verify(
             _warn(warning)
         verified = run_checks(
             tree,
-            series.value,
             base=original,
             static_only=static,
             layers=layers,
@@ -487,7 +458,6 @@ def matrix(
             callback=_in_order,
         ),
     ] = None,
-    series: Chosen = Series.deterministic,
     first_parent: Annotated[
         bool, typer.Option("--first-parent", help="Follow ranges along first parents only.")
     ] = False,
@@ -555,7 +525,6 @@ def matrix(
                 first_parent=first_parent,
                 touching=touching,
             ),
-            series=series.value,
             checks="verify" if behaviour else "static" if static else "",
             baseline=None if baseline is None else _path(baseline, "FILE"),
             write_baseline=write_baseline,
@@ -590,7 +559,7 @@ def bisect(
     """Find the commits at which the statuses of seams change between two revisions."""
     from sgl_npu_patch.matrix import command
 
-    known = _names(Series.deterministic)
+    known = tuple(_seams())
     if seam is not None and seam not in known:
         raise UsageError(f"no such seam: {seam}; seams are {', '.join(known)}")
     text, remarks = command.bisect(
@@ -718,27 +687,13 @@ def audit(
 
 
 @app.command("list")
-def list_seams(series: Chosen = Series.deterministic, output: Output = Format.text) -> None:
+def list_seams(output: Output = Format.text) -> None:
     """List the seams of the series in order."""
-    rows = [(name, _first_line(name)) for name in _names(series)]
+    rows = [(name, _first_line(name)) for name in _seams()]
     if output is Format.json:
         from sgl_npu_patch.reports.document import render_json
 
-        hardening = _names(Series.hardening)
-        lines = [
-            render_json(
-                [
-                    {
-                        "seam": name,
-                        "summary": summary,
-                        "series": (
-                            Series.hardening if name in hardening else Series.deterministic
-                        ).value,
-                    }
-                    for name, summary in rows
-                ]
-            )
-        ]
+        lines = [render_json([{"seam": name, "summary": summary} for name, summary in rows])]
     else:
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {summary}" for name, summary in rows]
@@ -892,13 +847,7 @@ def _say(message: str, code: int) -> int:
 def _seams() -> Mapping[str, Seam]:
     from sgl_npu_patch.codemods import SERIES
 
-    return SERIES["all"]
-
-
-def _names(series: Series) -> tuple[str, ...]:
-    from sgl_npu_patch.codemods import SERIES
-
-    return tuple(SERIES[series.value])
+    return SERIES
 
 
 def _documentation(seam: str) -> str:
@@ -920,15 +869,15 @@ def _path(given: str, name: str) -> Path:
     return Path(given)
 
 
-def _selected(series: Series, only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]:
-    """Choose seams: those of a series, or of any series by name."""
+def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]:
+    """Choose the seams to judge, in the order of the series."""
     from sgl_npu_patch.engine.plan import check_selection
 
     seams = _seams()
     for name in skip or ():
         if name not in seams:
             raise UsageError(f"no such seam: {name}; seams are {', '.join(seams)}")
-    wanted = [name for name in (only or _names(series)) if name not in (skip or ())]
+    wanted = [name for name in (only or seams) if name not in (skip or ())]
     selected = check_selection(seams, wanted)
     if not selected:
         raise UsageError("--only and --skip leave no seam")

@@ -138,12 +138,13 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
         status: Status = "not-needed" if isinstance(verdict, NotNeeded) else "withheld"
         return Outcome(name, status, verdict.sites, verdict.reason)
     native = seam.is_upstream(view)
-    if native is not None:
+    repairs = seam.repairs(view)
+    if native is not None and not repairs:
         return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
     present: list[Site] = []
     outdated = False
     was_here = has_our_header(view)
-    for target in seam.targets(view):
+    for target in (*(() if native else seam.targets(view)), *repairs):
         with Located(target.spot.site):
             node = _refreshed(target.spot.node) if was_here else target.spot.node
             outdated |= node is not target.spot.node

@@ -85,10 +85,10 @@ def examine(
 
 
 def _plan(tree: SourceTree) -> Plan:
-    from sgl_npu_patch.codemods import DETERMINISTIC
+    from sgl_npu_patch.codemods import SERIES
     from sgl_npu_patch.engine.plan import make_plan
 
-    return make_plan(tree, DETERMINISTIC)
+    return make_plan(tree, SERIES)
 
 
 def _of_tree(plan: Plan) -> Iterator[Fact]:

@@ -261,8 +261,7 @@ class _Side:
         try:
             tree = self.repository.open(self.revision)
             traced = Traced(tree, tree.package)
-            seams = SERIES["all"]
-            make_plan(traced, seams, [seam, *seams[seam].needs] if seam else None)
+            make_plan(traced, SERIES, [seam, *SERIES[seam].needs] if seam else None)
         except (Refused, UsageError):
             return set()
         return {str(path) for path in traced.blobs}

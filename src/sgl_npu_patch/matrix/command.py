@@ -46,7 +46,6 @@ class Report:
 def matrix(
     asked: Asked,
     *,
-    series: str,
     checks: Checks,
     baseline: Path | None,
     write_baseline: bool,
@@ -71,7 +70,7 @@ def matrix(
 
         before = None if write_baseline else known.read(baseline)
     with_diff = any(report.format == "html" for report in to_write)
-    options = Options(series=series, checks=checks, diff=with_diff, cache=cache)
+    options = Options(checks=checks, diff=with_diff, cache=cache)
     with Judge(options) as judge:
         wanted = _select(asked, judge)
         with _progress(len(wanted)) as progress:
@@ -143,7 +142,7 @@ def _revisions(asked: Asked, judge: Judge) -> list[Wanted]:
     paths: Sequence[str] = ()
     if asked.touching:
         ends = selection.ends_of(asked.revs)
-        paths = selection.files_read(repository, ends, judge.options.series)
+        paths = selection.files_read(repository, ends)
     return list(
         selection.select_revisions(
             repository, asked.revs, first_parent=asked.first_parent, paths=paths

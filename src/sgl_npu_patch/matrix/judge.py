@@ -42,7 +42,6 @@ _CHECKED_BY = (*MADE_OF, "verify", "verify.static", "verify.behaviour", "simulat
 class Options:
     """Say what to find out about each tree, and whether to remember it."""
 
-    series: str = "deterministic"
     checks: Checks = ""
     diff: bool = False
     cache: bool = True
@@ -182,7 +181,7 @@ class Judge:
         prefix = str(prefix_of(tree)) if self.options.diff else ""
         executed_by = _torch() if whole else ""
         question = json.dumps(
-            [self.options.series, self.options.checks, self.options.diff, prefix, executed_by]
+            [self.options.checks, self.options.diff, prefix, executed_by]
         )
         if question not in self._memories:
             made_of = _CHECKED_BY if self.options.checks else MADE_OF
@@ -237,7 +236,7 @@ class Compute:
         from sgl_npu_patch.reports.document import plan_document
 
         self.derived[:] = [self.derived[0].for_another_tree() if self.derived else Cache()]
-        plan = make_plan(Overlay(tree, self.derived[0]), SERIES[self.options.series])
+        plan = make_plan(Overlay(tree, self.derived[0]), SERIES)
         found = plan_document(plan)
         if self.options.diff:
             from sgl_npu_patch.reports.diff import render_diff
@@ -255,7 +254,7 @@ class Compute:
 
         static_only = self.options.checks == "static"
         after = patched(tree, plan.changes)
-        verified = verify(after, self.options.series, static_only=static_only)
+        verified = verify(after, static_only=static_only)
         found["checks"] = check_documents(verified.results)
         return found, verified.lasting
 

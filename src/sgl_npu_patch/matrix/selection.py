@@ -146,10 +146,8 @@ def _range(
     return commits
 
 
-def files_read(
-    repository: Repository, revisions: Iterable[str], series: str = "deterministic"
-) -> tuple[str, ...]:
-    """List the files of the trees at some revisions that a series reads, there or not.
+def files_read(repository: Repository, revisions: Iterable[str]) -> tuple[str, ...]:
+    """List the files of the trees at some revisions that the series reads, there or not.
 
     Raises:
         Refused: none of the revisions can be judged.
@@ -164,7 +162,7 @@ def files_read(
         try:
             tree = repository.open(revision)
             traced = Traced(tree, tree.package)
-            make_plan(traced, SERIES[series])
+            make_plan(traced, SERIES)
             found.update(traced.blobs)
         except Refused as error:
             last = str(error)

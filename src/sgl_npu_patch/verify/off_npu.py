@@ -42,7 +42,7 @@ _LISTS = (backend_lists.CHOICES, radix_cache.SUPPORTED)
 _BACKENDS = (sampling.ATTRIBUTE, "attention_backend")
 _PURE = ("torch.compiler.is_compiling",)
 """Calls without effect, so that it does not matter whether a test that is false makes them."""
-_ACCEPTS = "hardened_radix_cache"
+_ACCEPTS = "radix_cache"
 _MARKS = {
     "sampling_backend": sampling.ATTRIBUTE,
     "radix_cache": radix_cache.DISABLED,
@@ -167,7 +167,7 @@ def _result(
 
 
 def _added(judged: Judged, base: Overlay, seam: str) -> Iterator[str]:
-    for module in SERIES["all"][seam].vendors:
+    for module in SERIES[seam].vendors:
         path = vendor.FOLDER / f"{module}.py"
         there = judged.overlay.read(judged.package / path) is not None
         if there and base.read(base.tree.package / path) is None:

@@ -51,7 +51,6 @@ class Verified:
 
 def verify(
     tree: SourceTree,
-    series: str = "deterministic",
     *,
     base: SourceTree | None = None,
     static_only: bool = False,
@@ -64,8 +63,6 @@ def verify(
     """Run the checks on a patched tree.
 
     Args:
-        series: what the tree was patched with. What `hardening` leaves as it is belongs to the
-            promise too, so that it brings the checks of `all`.
         base: the unpatched tree to compare with.
         static_only: execute nothing of the tree.
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
@@ -78,8 +75,7 @@ def verify(
         Refused: a tree cannot be read or is too old, or torch is missing.
         UsageError: ``only`` names what is neither a seam nor a check.
     """
-    seams = SERIES["all" if series == "hardening" else series]
-    behaves = not static_only and not (only and set(only) <= _static_ids(seams))
+    behaves = not static_only and not (only and set(only) <= _static_ids(SERIES))
     if behaves and find_spec("torch") is None:
         raise Refused(
             "torch is not installed, and the checks that execute the tree need it: install "
@@ -87,7 +83,7 @@ def verify(
         )
     tell("judging the tree")
     try:
-        judged = judge(tree, seams)
+        judged = judge(tree)
     except Unparsable as error:
         return Verified(None, tuple(_unparsable(tree, error)))
     tell("static checks")
@@ -96,7 +92,7 @@ def verify(
         from sgl_npu_patch.verify import off_npu
 
         tell("comparison with the unpatched tree off an NPU")
-        results += off_npu.check(judged, judge(base, seams), only)
+        results += off_npu.check(judged, judge(base), only)
     if torch_npu is not None:
         tell(f"contracts with torch_npu {torch_npu}")
         contracts = import_module("sgl_npu_patch.verify.contracts")
@@ -110,7 +106,7 @@ def verify(
 
         measured = receipts.results(receipt, tree, results)
         results = [r for r in measured if not only or {r.id, r.seam} & set(only)]
-    _check_only(only, seams, results)
+    _check_only(only, SERIES, results)
     return Verified(judged.plan, tuple(results))
 
 

@@ -37,7 +37,7 @@ def _declared() -> Iterator[_Declared]:
         "device_dispatch": (content.answers_npu,),
         "batch_invariant": (values.operators_by_attribute,),
     }
-    for seam, declared in SERIES["all"].items():
+    for seam, declared in SERIES.items():
         yield _Declared(seam, presence.in_place)
         yield _Declared(seam, presence.compiles)
         if declared.vendors:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import DETERMINISTIC, SERIES, _places
+from sgl_npu_patch.codemods import SERIES, _places
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.outcome import Outcome
@@ -181,7 +181,7 @@ class Judged:
         """List the files that a seam edits and adds."""
         paths = [place.path for place in self._places_or_none(seam)]
         folder = self.package / vendor.FOLDER
-        modules = SERIES["all"][seam].vendors
+        modules = SERIES[seam].vendors
         if self.native and modules:
             modules = (*modules, _places.UPSTREAM_OPS)
         paths += [path for m in modules if self.overlay.read(path := folder / f"{m}.py")]
@@ -195,7 +195,7 @@ class Judged:
 
     def _find_places(self, seam: str) -> Iterator[Place]:
         outcome = self.outcomes[seam]
-        declared = SERIES["all"][seam]
+        declared = SERIES[seam]
         if outcome.status in ("not-needed", "withheld"):
             return
         if outcome.status == "upstream" and not declared.alike:
@@ -235,14 +235,14 @@ def _at(module: ast.Module, lines: set[int]) -> Iterator[Found]:
     return walk(module, "", None, "")
 
 
-def judge(tree: SourceTree | Overlay, series: Mapping[str, Seam] = DETERMINISTIC) -> Judged:
+def judge(tree: SourceTree | Overlay) -> Judged:
     """Judge a whole series on a tree.
 
     Raises:
         Refused: a file cannot be read or parsed, or the tree is too old.
     """
     overlay = tree if isinstance(tree, Overlay) else Overlay(tree)
-    return Judged(overlay, make_plan(overlay, series))
+    return Judged(overlay, make_plan(overlay, SERIES))
 
 
 Check = Callable[[Judged, str], Iterator[Finding]]

@@ -80,7 +80,7 @@ def unmodified(judged: Judged, seam: str) -> Iterator[Finding]:
     """The vendored module is byte for byte what this version writes."""
     if judged.outcomes[seam].status == "upstream":
         raise NotApplicable("upstream: the tree has upstream's own module")
-    for module in SERIES["all"][seam].vendors:
+    for module in SERIES[seam].vendors:
         path = judged.package / vendor.FOLDER / f"{module}.py"
         data = judged.overlay.read(path)
         found = vendor.recognise(module, data)
