@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream import attention
+from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
 from sgl_npu_patch.engine.view import View
 
@@ -28,7 +28,7 @@ CLAIM = "FIA supports multi-bs in the current version of CANN"
 
 def premise(view: View) -> NotNeeded | None:
     """Do nothing where the claim does not stand in the branch."""
-    spot = _places.prefill_branch(view)
+    spot = attention.prefill_branch(view)
     if is_silent(spot.node):
         return NotNeeded("the fused prefill branch makes no such claim", (spot.site,))
     return None
@@ -36,7 +36,7 @@ def premise(view: View) -> NotNeeded | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the branch."""
-    return (Target(_places.prefill_branch(view), remove_claim),)
+    return (Target(attention.prefill_branch(view), remove_claim),)
 
 
 def is_silent(node: cst.CSTNode) -> bool:
@@ -68,8 +68,8 @@ def _claims(branch: cst.CSTNode) -> list[cst.BaseStatement]:
         statement
         for statement in branch.body.body
         if isinstance(statement, cst.SimpleStatementLine)
-        and (expression := nodes.small(statement, cst.Expr)) is not None
-        and (nodes.string(expression.value) or "").strip() == CLAIM
+        and (expression := read.small(statement, cst.Expr)) is not None
+        and (read.string(expression.value) or "").strip() == CLAIM
     ]
 
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods._places import ASCEND
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND
+from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import Spot, View
@@ -62,12 +62,12 @@ def has_ascend(node: cst.CSTNode) -> bool:
     Raises:
         AnchorError: the value is not a literal list of strings, or holds it more than once.
     """
-    values = nodes.strings(_value(node))
+    values = read.strings(_value(node))
     if not values or values.count(ASCEND) > 1:
         raise AnchorError(
             sought=f'"{ASCEND}" in the list',
             expected='a literal list of strings that holds "ascend" at most once',
-            found=nodes.code(_value(node) or node)[:80],
+            found=read.code(_value(node) or node)[:80],
             action="write the list as a literal, or add the entry by hand",
         )
     return ASCEND in values
@@ -80,12 +80,12 @@ def add_ascend(node: cst.CSTNode) -> cst.CSTNode:
     value = _value(node)
     assert value is not None
     assert isinstance(node, cst.SimpleStatementLine)
-    width = len(nodes.code(node.with_changes(leading_lines=[])))
-    return nodes.swap(node, value, nodes.append_to_list(value, ASCEND, width))
+    width = len(read.code(node.with_changes(leading_lines=[])))
+    return edit.swap(node, value, layout.append_to_list(value, ASCEND, width))
 
 
 def _value(node: cst.CSTNode) -> cst.BaseExpression | None:
-    pair = nodes.assigned(node)
+    pair = read.assigned(node)
     return pair[1] if pair and pair[0] else None
 
 

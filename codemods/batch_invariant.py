@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream import devices, mode, symbols
+from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
@@ -29,7 +29,7 @@ from sgl_npu_patch.templates import render
 DISABLE = "disable_batch_invariant_mode"
 SCOPED = "set_batch_invariant_mode"
 DISPATCH = "get_dispatch_device_backend"
-V2 = f"{_places.FUSED_ATTENTION}_v2"
+V2 = f"{symbols.FUSED_ATTENTION}_v2"
 _UNREGISTERED = {
     "aten::addmm": "addmm_not_registered",
     "aten::bmm": "bmm_not_registered",
@@ -39,8 +39,8 @@ _UNREGISTERED = {
 
 REGISTERED = ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax")
 REBOUND = (
-    _places.FUSED_ATTENTION,
-    f"_{_places.FUSED_ATTENTION}_get_max_workspace",
+    symbols.FUSED_ATTENTION,
+    f"_{symbols.FUSED_ATTENTION}_get_max_workspace",
     "npu_add_rms_norm",
 )
 """What npu_ops registers under aten, and what it rebinds in torch.ops.npu and torch_npu."""
@@ -60,20 +60,20 @@ leaving it behind the given statement."""
 def hand_over(view: View, permits: Permits) -> Sequence[Target]:
     """Find the three functions that change the mode, and hand each over to npu_ops on an NPU."""
     enable, disable, scoped = (
-        view.find_function(name) for name in (_places.ENABLE, DISABLE, SCOPED)
+        view.find_function(name) for name in (symbols.ENABLE, DISABLE, SCOPED)
     )
     for other in (disable, scoped):
         if other.path != enable.path:
             raise AnchorError(
                 sought=other.block.name,
-                expected=f"a function beside {_places.ENABLE}, whose flag it shares",
+                expected=f"a function beside {symbols.ENABLE}, whose flag it shares",
                 found="one in another module",
                 where=(other.site, enable.site),
                 action="see how the mode is kept now and adapt this codemod",
             )
     with Located(enable.site):
         mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
-    imports = [_places.import_is_npu(view, spot) for spot in (enable, disable, scoped)]
+    imports = [devices.import_is_npu(view, spot) for spot in (enable, disable, scoped)]
     return (
         Target(enable, lambda node: enter(_function(node), imports[0], permits)),
         Target(disable, lambda node: leave(_function(node), imports[1], mode)),
@@ -88,12 +88,12 @@ def _function(node: cst.CSTNode) -> cst.FunctionDef:
 
 def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.FunctionDef:
     """Hand over to npu_ops behind the check of the flag, before anything is registered."""
-    top = [step for step in nodes.steps(node) if len(step.above) == 1]
+    top = [step for step in read.steps(node) if len(step.above) == 1]
     flag = next(step for step in top if _returns_early(step))
-    library = nodes.only(
+    library = read.only(
         [s for s in top if _assigned_call(s, "Library")],
         lambda count: AnchorError(
-            sought=f"the torch.library.Library of {_places.ENABLE}",
+            sought=f"the torch.library.Library of {symbols.ENABLE}",
             expected="one assignment, directly in the function",
             found=str(count),
             action="see how the mode is entered now and adapt this codemod",
@@ -103,19 +103,17 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
     anchor = key[0] if key else flag
     if not flag.index <= anchor.index < library.index:
         raise AnchorError(
-            sought=f"the order of {_places.ENABLE}",
+            sought=f"the order of {symbols.ENABLE}",
             expected="the flag's check, then the dispatch key, then the library",
             found="another order",
             action="see how the mode is entered now and adapt this codemod",
         )
     shared = {
-        name.name.value
-        for statement in nodes.find_all(node, cst.Global)
-        for name in statement.names
+        name.name.value for statement in read.find_all(node, cst.Global) for name in statement.names
     }
     if not {_target(library), mode_flag(node)} <= shared:
         raise AnchorError(
-            sought=f"the global statement of {_places.ENABLE}",
+            sought=f"the global statement of {symbols.ENABLE}",
             expected="one that names the library and the flag",
             found=", ".join(sorted(shared)) or "none",
             action="see how the mode is kept now and adapt this codemod",
@@ -129,7 +127,7 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
         mode=mode_flag(node),
         arguments=", ".join(arguments),
     )
-    edited = nodes.place(node, anchor, imports + text, mark=_places.OURS, after=True, blank=True)
+    edited = edit.place(node, anchor, imports + text, mark=symbols.OURS, after=True, blank=True)
     if edited is not node:
         permits(node, anchor)
     return edited
@@ -142,28 +140,28 @@ def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
 
 def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
     """Enter and leave on an NPU by the two functions above, also when an exception passes."""
-    first = [p.name.value for p in nodes.parameters(node)][:1]
+    first = [p.name.value for p in read.parameters(node)][:1]
     names = [*first, *(name for name in _parameters(node) if name not in first)]
     yields = [
         found
         for statement in node.body.body
-        if not any(name.value == _places.OURS for name in nodes.find_all(statement, cst.Name))
-        for found in nodes.find_all(statement, cst.Yield)
+        if not any(name.value == symbols.OURS for name in read.find_all(statement, cst.Name))
+        for found in read.find_all(statement, cst.Yield)
     ]
-    managed = any(nodes.last_name(d.decorator) == "contextmanager" for d in node.decorators)
+    managed = any(read.last_name(d.decorator) == "contextmanager" for d in node.decorators)
     bare = len(yields) == 1 and yields[0].value is None and managed
     if len(names) != 1 or not bare:
         raise AnchorError(
             sought=SCOPED,
             expected="a context manager with one parameter and one yield of nothing",
-            found=nodes.code(node)[:80],
+            found=read.code(node)[:80],
             action="see how the mode is scoped now and adapt this codemod",
         )
     text = render(
         "scoped_mode",
         mode=mode,
         enabled=names[0],
-        enable=_places.ENABLE,
+        enable=symbols.ENABLE,
         disable=DISABLE,
         arguments="enable_bmm=was_bmm" if bmm else "",
     )
@@ -172,18 +170,18 @@ def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.Func
 
 def mode_flag(enable: cst.FunctionDef) -> str:
     """Name the flag whose check makes a second call return at once."""
-    found = [step for step in nodes.steps(enable) if len(step.above) == 1 and _returns_early(step)]
-    step = nodes.only(
+    found = [step for step in read.steps(enable) if len(step.above) == 1 and _returns_early(step)]
+    step = read.only(
         found,
         lambda count: AnchorError(
-            sought=f"the flag of {_places.ENABLE}",
+            sought=f"the flag of {symbols.ENABLE}",
             expected="one `if FLAG: return`, directly in the function",
             found=str(count),
             action="see how a second call is ignored now and adapt this codemod",
         ),
     )
     assert isinstance(step.node, cst.If)
-    return nodes.dotted(step.node.test)
+    return read.dotted(step.node.test)
 
 
 def takes_bmm(enable: cst.FunctionDef) -> bool:
@@ -195,7 +193,7 @@ def takes_bmm(enable: cst.FunctionDef) -> bool:
     names = _parameters(enable)
     if names not in ([], ["enable_bmm"]):
         raise AnchorError(
-            sought=f"the parameters of {_places.ENABLE}",
+            sought=f"the parameters of {symbols.ENABLE}",
             expected="none, or enable_bmm",
             found=", ".join(names),
             action="see what the new parameters mean on an NPU and adapt this codemod",
@@ -205,12 +203,12 @@ def takes_bmm(enable: cst.FunctionDef) -> bool:
 
 def _parameters(function: cst.FunctionDef) -> list[str]:
     """List the parameters that mean something: those that are used or must be given."""
-    used = {name.value for name in nodes.find_all(function.body, cst.Name)}
-    used |= {nodes.last_name(call.func) for call in nodes.find_all(function.body, cst.Call)}
+    used = {name.value for name in read.find_all(function.body, cst.Name)}
+    used |= {read.last_name(call.func) for call in read.find_all(function.body, cst.Call)}
     hidden = used & {"locals", "vars", "eval", "exec"}
     return [
         p.name.value
-        for p in nodes.find_all(function.params, cst.Param)
+        for p in read.find_all(function.params, cst.Param)
         if p.default is None or p.name.value in used or p.name.value == "enable_bmm" or hidden
     ]
 
@@ -221,19 +219,19 @@ def _returns_early(step: Step) -> bool:
         and isinstance(step.node.test, cst.Name)
         and step.node.orelse is None
         and len(step.node.body.body) == 1
-        and nodes.small(step.node.body.body[0], cst.Return) is not None
+        and read.small(step.node.body.body[0], cst.Return) is not None
     )
 
 
 def _assigned_call(step: Step, name: str) -> bool:
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     return (
-        pair is not None and isinstance(pair[1], cst.Call) and nodes.last_name(pair[1].func) == name
+        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) == name
     )
 
 
 def _target(step: Step) -> str:
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     assert pair is not None
     return pair[0]
 
@@ -241,10 +239,10 @@ def _target(step: Step) -> str:
 def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
     globals_ = [
         step
-        for step in nodes.steps(node)
-        if len(step.above) == 1 and nodes.small(step.node, cst.Global) is not None
+        for step in read.steps(node)
+        if len(step.above) == 1 and read.small(step.node, cst.Global) is not None
     ]
-    last = nodes.only(
+    last = read.only(
         globals_,
         lambda count: AnchorError(
             sought=f"the global statement of {node.name.value}",
@@ -253,7 +251,7 @@ def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
             action="see how the mode is kept now and adapt this codemod",
         ),
     )
-    edited = nodes.place(node, last, text, mark=_places.OURS, after=True)
+    edited = edit.place(node, last, text, mark=symbols.OURS, after=True)
     if edited is not node:
         untouched(node)
     return edited
@@ -261,14 +259,14 @@ def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
 
 def untouched(node: cst.FunctionDef) -> None:
     """Insist that a function did nothing for an NPU before; ours would put it out of force."""
-    for step in nodes.steps(node):
+    for step in read.steps(node):
         # Of a compound statement the head is looked at: what it holds has steps of its own.
         head = step.node.test if isinstance(step.node, cst.If) else step.node
         if isinstance(head, cst.SimpleStatementLine | cst.BaseExpression) and on_npu(head):
             raise AnchorError(
                 sought=f"what {node.name.value} does on an NPU",
                 expected="nothing yet, or what this tool or upstream writes",
-                found=nodes.code(head)[:80],
+                found=read.code(head)[:80],
                 action="take the branch for the NPU out, and apply again",
             )
 
@@ -277,11 +275,11 @@ def on_npu(node: cst.CSTNode) -> bool:
     """Tell whether anything in a node names the NPU."""
     names = any(
         "npu" in name.value.lower() or name.value == "batch_invariant_ops"
-        for name in nodes.find_all(node, cst.Name)
+        for name in read.find_all(node, cst.Name)
     )
     return names or any(
-        (nodes.string(text) or "").upper() in ("NPU", "PRIVATEUSE1")
-        for text in nodes.find_all(node, cst.SimpleString)
+        (read.string(text) or "").upper() in ("NPU", "PRIVATEUSE1")
+        for text in read.find_all(node, cst.SimpleString)
     )
 
 
@@ -294,31 +292,31 @@ def left_open(view: View) -> tuple[str, ...]:
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's branch leaves open; see seams.md for each."""
-    enable = view.find_function(_places.ENABLE)
+    enable = view.find_function(symbols.ENABLE)
     rebound = {
-        nodes.dotted(target.target)
-        for statement in nodes.find_all(enable.node, cst.Assign)
+        read.dotted(target.target)
+        for statement in read.find_all(enable.node, cst.Assign)
         for target in statement.targets
     }
     found = []
-    if f"torch_npu.{_places.FUSED_ATTENTION}" not in rebound:
+    if f"torch_npu.{symbols.FUSED_ATTENTION}" not in rebound:
         found.append("alias_not_rebound")
     if not any(name.endswith("_get_max_workspace") for name in rebound):
         found.append("workspace_not_rebound")
     if not any(name.endswith(V2) for name in rebound):
         found += left_open(view)
     disable = view.find_function(DISABLE)
-    if not any("npu" in nodes.code(s) for s in nodes.find_all(disable.node, cst.Assign)):
+    if not any("npu" in read.code(s) for s in read.find_all(disable.node, cst.Assign)):
         found.append("rebinding_not_undone")
     npu = [
-        nodes.string(call.args[0].value)
-        for call in nodes.calls(enable.node, "impl")
-        if nodes.last_name(call.args[1].value).startswith("npu_")
+        read.string(call.args[0].value)
+        for call in read.calls(enable.node, "impl")
+        if read.last_name(call.args[1].value).startswith("npu_")
     ]
     for name, gap in _UNREGISTERED.items():
         if name not in npu:
             found.append(gap)
-    if not list(nodes.find_all(view.find_function(SCOPED).node, cst.Finally)):
+    if not list(read.find_all(view.find_function(SCOPED).node, cst.Finally)):
         found.append("scoped_mode_not_restored")
     if _flagged_first(enable.node):
         found.append("extension_not_checked")
@@ -327,18 +325,18 @@ def gaps(view: View) -> tuple[str, ...]:
 
 def _flagged_first(enable: cst.CSTNode) -> bool:
     """Tell whether the flag is set before what fails without the extension, and so stays set."""
-    for step in nodes.steps(enable):
-        pair = nodes.assigned(step.node)
-        if pair is not None and nodes.dotted(pair[1]) == "True":
+    for step in read.steps(enable):
+        pair = read.assigned(step.node)
+        if pair is not None and read.dotted(pair[1]) == "True":
             return True
-        if isinstance(step.node, cst.SimpleStatementLine) and nodes.calls(step.node, "impl"):
+        if isinstance(step.node, cst.SimpleStatementLine) and read.calls(step.node, "impl"):
             return False
     return False
 
 
 def repairs(view: View) -> Sequence[Target]:
     """Hand over before upstream's own branch, so that it is not reached any more."""
-    if _places.native_branch(view) is None:
+    if mode.native_branch(view) is None:
         return ()
     return hand_over(view, require_replaced)
 
@@ -351,21 +349,21 @@ def require_replaced(enable: cst.FunctionDef, anchor: Step) -> None:
             raise AnchorError(
                 sought=f"upstream's branch for the NPU in {enable.name.value}",
                 expected="one behind the flag's check and the dispatch key",
-                found=f"before them: {nodes.code(step.node)[:80]}",
-                action="move the branch behind them, or leave batch_invariant out (--skip)",
+                found=f"before them: {read.code(step.node)[:80]}",
+                action="move the branch behind them, or pass --skip batch_invariant",
             )
         if not _only_replaces(step.node):
             raise AnchorError(
                 sought=f"upstream's branch for the NPU in {enable.name.value}",
                 expected="imports, and replacements of operators that npu_ops replaces too",
-                found=nodes.code(step.node)[:80],
-                action="take this statement out of the branch, or leave batch_invariant out (--skip)",
+                found=read.code(step.node)[:80],
+                action="take this statement out of the branch, or pass --skip batch_invariant",
             )
 
 
 def _for_npu(enable: cst.FunctionDef) -> Iterator[Step]:
     """Yield the statements that name the NPU, or that a test for one leads to."""
-    for step in nodes.steps(enable):
+    for step in read.steps(enable):
         branched = any(
             isinstance(outer, cst.If) and inside in _on_npu_side(outer.test)
             for outer, inside in step.above
@@ -386,16 +384,16 @@ def _on_npu_side(test: cst.BaseExpression) -> tuple[bool, ...]:
 
 def _only_replaces(node: cst.CSTNode) -> bool:
     """Tell whether a statement only imports, returns, or replaces what npu_ops replaces."""
-    returned = nodes.small(node, cst.Return)
+    returned = read.small(node, cst.Return)
     if returned is not None:
         return returned.value is None
-    if nodes.small(node, cst.ImportFrom) or nodes.small(node, cst.Import):
+    if read.small(node, cst.ImportFrom) or read.small(node, cst.Import):
         return True
-    call = nodes.statement_call(node)
-    if call is not None and nodes.last_name(call.func) == "impl" and call.args:
-        operator = nodes.string(call.args[0].value) or ""
+    call = read.statement_call(node)
+    if call is not None and read.last_name(call.func) == "impl" and call.args:
+        operator = read.string(call.args[0].value) or ""
         return operator.removeprefix("aten::") in REGISTERED
-    pair = nodes.assigned(node)
+    pair = read.assigned(node)
     owner, _, name = pair[0].rpartition(".") if pair is not None else ("", "", "")
     return owner in _NAMESPACES and name in REBOUND
 
@@ -403,7 +401,7 @@ def _only_replaces(node: cst.CSTNode) -> bool:
 SEAM = Seam(
     targets=targets,
     repairs=repairs,
-    is_upstream=_places.native_enable,
+    is_upstream=mode.native_enable,
     gaps=gaps,
     left_open=left_open,
     needs=("npu_ops",),

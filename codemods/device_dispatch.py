@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
 from sgl_npu_patch.engine.view import View
@@ -29,15 +29,15 @@ def premise(view: View) -> NotNeeded | None:
     """Do nothing where the registrations name "CUDA" themselves."""
     if view.has(DISPATCH, "function"):
         return None
-    enable = view.find_function(_places.ENABLE)
+    enable = view.find_function(symbols.ENABLE)
     keys = [
-        nodes.string(call.args[2].value)
-        for call in nodes.calls(enable.node, "impl")
+        read.string(call.args[2].value)
+        for call in read.calls(enable.node, "impl")
         if len(call.args) > 2
     ]
     if keys and set(keys) <= {"CUDA", "NPU"}:
         return NotNeeded(
-            f'{_places.ENABLE} registers under a literal "CUDA"; there is no {DISPATCH}',
+            f'{symbols.ENABLE} registers under a literal "CUDA"; there is no {DISPATCH}',
             (enable.site,),
         )
     raise AnchorError(
@@ -70,7 +70,7 @@ def knows_npu(node: cst.CSTNode) -> bool:
         _asks_npu(branch)
         and isinstance(branch.body, cst.IndentedBlock)
         and any(_gives(statement) == "NPU" for statement in branch.body.body)
-        for branch in nodes.find_all(node, cst.If)
+        for branch in read.find_all(node, cst.If)
     )
 
 
@@ -78,7 +78,7 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
     """Put an ``elif is_npu()`` in front of the ``else`` that raises."""
     if knows_npu(node):
         return node
-    branches = list(nodes.find_all(node, cst.If))
+    branches = list(read.find_all(node, cst.If))
     if any(_asks_npu(branch) for branch in branches):
         raise AnchorError(
             sought=f"the branch of {DISPATCH} for an NPU",
@@ -92,9 +92,9 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
     found = [
         branch
         for branch in branches
-        if isinstance(branch.orelse, cst.Else) and list(nodes.find_all(branch.orelse, cst.Raise))
+        if isinstance(branch.orelse, cst.Else) and list(read.find_all(branch.orelse, cst.Raise))
     ]
-    last = nodes.only(
+    last = read.only(
         found,
         lambda count: AnchorError(
             sought=f"the else of {DISPATCH} that raises",
@@ -103,21 +103,21 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
             action='add a branch that gives "NPU" by hand',
         ),
     )
-    given = nodes.assigned(last.body.body[0]) if len(last.body.body) == 1 else None
-    if given is None or nodes.string(given[1]) not in ("CUDA", "XPU"):
+    given = read.assigned(last.body.body[0]) if len(last.body.body) == 1 else None
+    if given is None or read.string(given[1]) not in ("CUDA", "XPU"):
         raise AnchorError(
             sought=f"the branches of {DISPATCH}",
             expected='an assignment of "CUDA" or "XPU" in each',
-            found=nodes.code(last.body)[:60],
+            found=read.code(last.body)[:60],
             action='add a branch that gives "NPU" by hand',
         )
-    body = nodes.block(f'{given[0]} = "NPU"\n')
+    body = edit.block(f'{given[0]} = "NPU"\n')
     branch = cst.If(
         test=cst.parse_expression("is_npu()"),
         body=cst.IndentedBlock(body),
         orelse=last.orelse,
     )
-    return nodes.swap(node, last, last.with_changes(orelse=branch))
+    return edit.swap(node, last, last.with_changes(orelse=branch))
 
 
 def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
@@ -126,35 +126,35 @@ def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
     statements = list(node.body.body)
     last, above = statements[-1], statements[-2] if len(statements) > 1 else None
     if (
-        nodes.small(last, cst.Raise) is None
+        read.small(last, cst.Raise) is None
         or not isinstance(above, cst.If)
         or above.orelse is not None
     ):
         return None
     before, end = list(above.body.body[:-1]), above.body.body[-1]
-    returned = nodes.small(end, cst.Return)
+    returned = read.small(end, cst.Return)
     if returned is None or len(before) > 1:
         return None
-    name, value = (nodes.assigned(before[0]) if before else None) or ("", returned.value)
-    if nodes.string(value) not in ("CUDA", "XPU"):
+    name, value = (read.assigned(before[0]) if before else None) or ("", returned.value)
+    if read.string(value) not in ("CUDA", "XPU"):
         return None
-    if before and nodes.dotted(returned.value) != name:
+    if before and read.dotted(returned.value) != name:
         return None
     text = f'if is_npu():\n    {name} = "NPU"\n    return {name}\n'
     if not before:
         text = 'if is_npu():\n    return "NPU"\n'
-    return nodes.insert(node, last, before=nodes.block(text))
+    return edit.insert(node, last, before=edit.block(text))
 
 
 def _asks_npu(branch: cst.If) -> bool:
     """Tell whether a branch tests for an NPU, by the function or by a module's constant."""
-    return any(name.value.strip("_") == "is_npu" for name in nodes.find_all(branch.test, cst.Name))
+    return any(name.value.strip("_") == "is_npu" for name in read.find_all(branch.test, cst.Name))
 
 
 def _gives(statement: cst.CSTNode) -> str | None:
-    returned = nodes.small(statement, cst.Return)
-    pair = nodes.assigned(statement)
-    return nodes.string(returned.value if returned else pair[1] if pair else None)
+    returned = read.small(statement, cst.Return)
+    pair = read.assigned(statement)
+    return read.string(returned.value if returned else pair[1] if pair else None)
 
 
 SEAM = Seam(targets=targets, premise=premise, alike=True)

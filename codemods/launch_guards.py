@@ -18,12 +18,12 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods import sampler as _sampler
-from sgl_npu_patch.codemods._places import Branch
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream import devices, handler, mode
+from sgl_npu_patch.codemods.upstream.handler import Branch
+from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
@@ -34,45 +34,45 @@ DECLARE = "declare_resolution"
 
 def is_upstream(view: View) -> Site | None:
     """Tell whether the tree carries the whole of upstream's adaptation."""
-    if _places.native_branch(view) is None or _sampler.is_upstream(view) is None:
+    if mode.native_branch(view) is None or _sampler.is_upstream(view) is None:
         return None
-    spot = _places.handler(view)
+    spot = handler.handler(view)
     with Located(spot.site):
         return None if guards(spot.node) else spot.site
 
 
 def targets(view: View) -> Sequence[Target]:
     """Find the handler."""
-    spot = _places.handler(view)
-    return (Target(spot, lambda node: add_guards(node, _places.import_is_npu(view, spot))),)
+    spot = handler.handler(view)
+    return (Target(spot, lambda node: add_guards(node, devices.import_is_npu(view, spot))),)
 
 
 def repairs(view: View) -> Sequence[Target]:
     """Find the handler on trees that have upstream's adaptation."""
-    return targets(view) if _places.native_branch(view) is not None else ()
+    return targets(view) if mode.native_branch(view) is not None else ()
 
 
 def guards(node: cst.CSTNode) -> bool:
     """Tell whether the handler calls the vendored module."""
     assert isinstance(node, cst.FunctionDef)
-    branch = _places.enabled_branch(node)
+    branch = handler.enabled_branch(node)
     return any(
         _applies(inner)
         for step in branch.steps()
         if isinstance(step.node, cst.If)
         and branch.runs(step)
         and isinstance(step.node.test, cst.Call)
-        and nodes.last_name(step.node.test.func) == "is_npu"
-        for inner in nodes.steps(step.node)
+        and read.last_name(step.node.test.func) == "is_npu"
+        for inner in read.steps(step.node)
         if inner.above == ((step.node, True),)
     )
 
 
 def _applies(step: Step) -> bool:
-    call = nodes.statement_call(step.node)
-    if call is None and (pair := nodes.assigned(step.node)) is not None:
+    call = read.statement_call(step.node)
+    if call is None and (pair := read.assigned(step.node)) is not None:
         call = pair[1] if isinstance(pair[1], cst.Call) else None
-    return call is not None and nodes.dotted(call.func) in _CALLS
+    return call is not None and read.dotted(call.func) in _CALLS
 
 
 _CALLS = ("launch_guards.apply", "launch_guards.decide")
@@ -81,14 +81,14 @@ _CALLS = ("launch_guards.apply", "launch_guards.decide")
 def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     """Append the call to the deterministic branch."""
     assert isinstance(node, cst.FunctionDef)
-    branch = _places.enabled_branch(node)
+    branch = handler.enabled_branch(node)
     text = imports + call_of(node, branch)
-    wanted = nodes.block(text, blank=True)
+    wanted = edit.block(text, blank=True)
     body = branch.body
     for start in range(len(body) - len(wanted) + 1):
-        if all(map(nodes.alike, body[start : start + len(wanted)], wanted)):
+        if all(map(read.alike, body[start : start + len(wanted)], wanted)):
             return node
-    if any(list(nodes.find_all(statement, cst.Return)) for statement in body):
+    if any(list(read.find_all(statement, cst.Return)) for statement in body):
         raise AnchorError(
             sought=f"the end of the deterministic branch of {node.name.value}",
             expected="one that every call reaches",
@@ -98,17 +98,17 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     others = [
         call
         for name in _CALLS
-        for call in nodes.calls(node, name.rpartition(".")[2])
-        if "launch_guards" in nodes.code(node)
+        for call in read.calls(node, name.rpartition(".")[2])
+        if "launch_guards" in read.code(node)
     ]
     if others:
         raise AnchorError(
             sought=f"the call of launch_guards in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
-            found=f"one in another place or form: {nodes.code(others[0])[:80]}",
+            found=f"one in another place or form: {read.code(others[0])[:80]}",
             action="take that call out, and apply again",
         )
-    return nodes.insert(node, body[-1], after=wanted)
+    return edit.insert(node, body[-1], after=wanted)
 
 
 def call_of(node: cst.FunctionDef, branch: Branch) -> str:
@@ -118,12 +118,12 @@ def call_of(node: cst.FunctionDef, branch: Branch) -> str:
         AnchorError: it neither assigns them nor declares changes of one object.
     """
     forms = {
-        (nodes.dotted(call.func), nodes.dotted(call.args[0].value))
+        (read.dotted(call.func), read.dotted(call.args[0].value))
         for statement in branch.body
-        for call in nodes.calls(statement, DECLARE)
+        for call in read.calls(statement, DECLARE)
         if call.args
     }
-    assigns = branch.args in {p.name.value for p in nodes.parameters(node)}
+    assigns = branch.args in {p.name.value for p in read.parameters(node)}
     if assigns and not forms:
         return render("launch_guards", args=branch.args)
     if assigns or len(forms) != 1 or not all(map(all, forms)):

@@ -18,8 +18,9 @@ from pathlib import PurePosixPath
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.engine import nodes, vendor
+from sgl_npu_patch.codemods.upstream import mode, symbols
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.seam import Seam
 from sgl_npu_patch.engine.view import View
 
@@ -34,7 +35,7 @@ def gaps(view: View) -> tuple[str, ...]:
     several axes is a float32 sum, whatever aten would return; the norm names its parameters
     otherwise than the operator, needs them all, and leaves out the reciprocal deviations.
     """
-    path: PurePosixPath = view.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
+    path: PurePosixPath = view.package / vendor.FOLDER / f"{symbols.UPSTREAM_OPS}.py"
     source = view.overlay.source(path)
     assert source is not None, "native_enable insists on it"
     found = []
@@ -42,17 +43,17 @@ def gaps(view: View) -> tuple[str, ...]:
         found.append("out_overload_lost")
     mean = view.find_function("npu_mean_batch_invariant")
     if any(
-        nodes.last_name(nodes.keyword(call, "dtype")) == "float32"
-        for call in nodes.calls(mean.node, "sum")
+        read.last_name(read.keyword(call, "dtype")) == "float32"
+        for call in read.calls(mean.node, "sum")
         if isinstance(call, cst.Call)
     ):
         found.append("mean_dtype")
     norm = source.named(NORM_WRAPPER, "function")
     if norm and "epsilon" not in [
-        p.name.value for p in nodes.parameters(view.find_function(NORM_WRAPPER).function)
+        p.name.value for p in read.parameters(view.find_function(NORM_WRAPPER).function)
     ]:
         found.append("add_rms_norm_signature")
     return tuple(found)
 
 
-SEAM = Seam(is_upstream=_places.native_enable, gaps=gaps, vendors=("npu_ops",))
+SEAM = Seam(is_upstream=mode.native_enable, gaps=gaps, vendors=("npu_ops",))

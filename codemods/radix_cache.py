@@ -20,12 +20,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.codemods._places import Branch
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
-from sgl_npu_patch.engine import nodes, vendor
+from sgl_npu_patch.codemods.upstream import attention, handler, mode, symbols
+from sgl_npu_patch.codemods.upstream.handler import Branch
+from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.engine.cst import edit, layout, read
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import Seam, Target, Withheld
 from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
@@ -37,7 +38,7 @@ _BACKEND = "attention_backend"
 
 def premise(view: View) -> Withheld | None:
     """Leave a gate closed for ascend where prefill would ignore what the cache holds."""
-    unsafe = _places.ignores_prefix(view)
+    unsafe = attention.ignores_prefix(view)
     if unsafe is None:
         return None
     if view.has(SUPPORTED, "assignment"):
@@ -52,7 +53,7 @@ def premise(view: View) -> Withheld | None:
                 where=(gate.site, unsafe),
                 action="take the entry out, or bring prefill over the paged cache (0.5.12)",
             )
-        spot = _places.handler(view)
+        spot = handler.handler(view)
         if inline_gate(view, spot) is None:
             raise AnchorError(
                 sought=f"the use of {SUPPORTED}",
@@ -62,7 +63,7 @@ def premise(view: View) -> Withheld | None:
                 action="make sure that the radix cache is off on ascend, since prefill ignores it",
             )
         return _withheld(unsafe, gate.site)
-    spot = _places.handler(view)
+    spot = handler.handler(view)
     if inline_gate(view, spot) is None:
         return None
     return _withheld(unsafe, spot.site)
@@ -72,8 +73,8 @@ def targets(view: View) -> Sequence[Target]:
     """Find the list, or the handler that lacks a gate."""
     if view.has(SUPPORTED, "assignment"):
         return (Target(find_list(view, SUPPORTED), add_ascend),)
-    spot = _places.handler(view)
-    if _places.ignores_prefix(view) is None:
+    spot = handler.handler(view)
+    if attention.ignores_prefix(view) is None:
         raise AnchorError(
             sought=SUPPORTED,
             expected="the list that decides for which backends the radix cache stays on",
@@ -98,24 +99,24 @@ def inline_gate(view: View, spot: Spot) -> Step | None:
     The list that it may compare with is known to lack "ascend" where this is asked.
     """
     with Located(spot.site):
-        found = _gate(_places.enabled_branch(spot.function))
+        found = _gate(handler.enabled_branch(spot.function))
         if found is None:
-            gates = (_gate(branch) for _, branch in _places.parts(view, spot))
+            gates = (_gate(branch) for _, branch in handler.parts(view, spot))
             found = next((gate for gate in gates if gate is not None), None)
         return found
 
 
 def _gate(branch: Branch) -> Step | None:
     for step in branch.steps():
-        sides = nodes.compared(step.node.test) if isinstance(step.node, cst.If) else None
-        if sides is None or nodes.last_name(sides[0]) != _BACKEND:
+        sides = read.compared(step.node.test) if isinstance(step.node, cst.If) else None
+        if sides is None or read.last_name(sides[0]) != _BACKEND:
             continue
         _, operator, right = sides
-        single = nodes.string(right)
-        kept = [single] if single is not None else nodes.strings(right)
-        if nodes.dotted(right) == SUPPORTED:
+        single = read.string(right)
+        kept = [single] if single is not None else read.strings(right)
+        if read.dotted(right) == SUPPORTED:
             kept = []
-        off = kept is not None and _places.ASCEND not in kept and _disables(step)
+        off = kept is not None and symbols.ASCEND not in kept and _disables(step)
         if off and operator in ("!=", "not in") and branch.runs(step):
             return step
     return None
@@ -124,14 +125,14 @@ def _gate(branch: Branch) -> Step | None:
 def closes_for_ascend(node: cst.CSTNode) -> bool:
     """Tell whether the handler has a gate of its own for ascend."""
     assert isinstance(node, cst.FunctionDef)
-    branch = _places.enabled_branch(node)
+    branch = handler.enabled_branch(node)
     return any(
         _disables(step)
         and branch.runs(step)
-        and (sides := nodes.compared(getattr(step.node, "test", None))) is not None
-        and nodes.last_name(sides[0]) == _BACKEND
+        and (sides := read.compared(getattr(step.node, "test", None))) is not None
+        and read.last_name(sides[0]) == _BACKEND
         and sides[1] == "=="
-        and nodes.string(sides[2]) == _places.ASCEND
+        and read.string(sides[2]) == symbols.ASCEND
         for step in branch.steps()
     )
 
@@ -141,11 +142,11 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
     assert isinstance(node, cst.FunctionDef)
     if closes_for_ascend(node):
         return node
-    branch = _places.enabled_branch(node)
+    branch = handler.enabled_branch(node)
     if any(
-        nodes.last_name(found) == DISABLED
+        read.last_name(found) == DISABLED
         for statement in branch.body
-        for found in nodes.find_all(statement, cst.Attribute)
+        for found in read.find_all(statement, cst.Attribute)
     ):
         raise AnchorError(
             sought=f"what sets {DISABLED} in {node.name.value}",
@@ -154,7 +155,7 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             action="check by hand that the radix cache is off for ascend, and say so in the code",
         )
     found = [step.node for step in branch.steps() if branch.runs(step) and _checks_backend(step)]
-    check = nodes.only(
+    check = read.only(
         found,
         lambda count: AnchorError(
             sought="the check of the attention backend",
@@ -164,23 +165,23 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
         ),
     )
     text = render("radix_gate", args=branch.args)
-    return nodes.insert(node, check, after=nodes.block(text))
+    return edit.insert(node, check, after=edit.block(text))
 
 
 def _checks_backend(step: Step) -> bool:
     return isinstance(step.node, cst.If) and any(
-        nodes.last_name(name) == "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
-        for name in nodes.find_all(step.node, cst.Name)
+        read.last_name(name) == "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
+        for name in read.find_all(step.node, cst.Name)
     )
 
 
 def _disables(step: Step) -> bool:
     return isinstance(step.node, cst.If) and any(
-        (pair := nodes.assigned(inner.node)) is not None
+        (pair := read.assigned(inner.node)) is not None
         and pair[0].endswith(f".{DISABLED}")
-        and nodes.dotted(pair[1]) == "True"
+        and read.dotted(pair[1]) == "True"
         and inner.above == ((step.node, True),)
-        for inner in nodes.steps(step.node)
+        for inner in read.steps(step.node)
     )
 
 
@@ -207,51 +208,51 @@ class Refusal:
     @property
     def accepts_ascend(self) -> bool:
         """Tell whether the list has "ascend"."""
-        return _places.ASCEND in (nodes.strings(self.backends) or ())
+        return symbols.ASCEND in (read.strings(self.backends) or ())
 
 
 def refusals(function: cst.FunctionDef) -> list[Refusal]:
     """List where the handler raises by a list of its own: DeepSeek models have one (.. 0.5.16)."""
     local = {
         pair[0]: pair[1]
-        for step in nodes.steps(function)
-        if (pair := nodes.assigned(step.node)) is not None and pair[0]
+        for step in read.steps(function)
+        if (pair := read.assigned(step.node)) is not None and pair[0]
     }
     found = []
-    for step in nodes.steps(function):
-        if not isinstance(step.node, cst.If) or not list(nodes.find_all(step.node, cst.Raise)):
+    for step in read.steps(function):
+        if not isinstance(step.node, cst.If) or not list(read.find_all(step.node, cst.Raise)):
             continue
-        sides = nodes.compared(step.node.test)
-        if sides is None or sides[1] != "not in" or nodes.last_name(sides[0]) != _BACKEND:
+        sides = read.compared(step.node.test)
+        if sides is None or sides[1] != "not in" or read.last_name(sides[0]) != _BACKEND:
             continue
-        name = nodes.dotted(sides[2])
+        name = read.dotted(sides[2])
         backends = local.get(name, sides[2])
-        if nodes.strings(backends) is not None:
+        if read.strings(backends) is not None:
             found.append(Refusal(step, backends, name))
     return found
 
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
-    found = refusals(_places.handler(view).function)
+    found = refusals(handler.handler(view).function)
     return () if all(refusal.accepts_ascend for refusal in found) else ("deepseek_refused",)
 
 
 def left_open(view: View) -> tuple[str, ...]:
     """Name the same where upstream's adaptation is in the tree beside something of ours."""
-    upstreams = view.package / vendor.FOLDER / f"{_places.UPSTREAM_OPS}.py"
+    upstreams = view.package / vendor.FOLDER / f"{symbols.UPSTREAM_OPS}.py"
     return gaps(view) if view.overlay.read(upstreams) is not None else ()
 
 
 def repairs(view: View) -> Sequence[Target]:
     """Accept DeepSeek models where the tree says that ascend is ready for them."""
-    if _places.native_branch(view) is None:
+    if mode.native_branch(view) is None:
         return ()
     supported = find_list(view, SUPPORTED)
     with Located(supported.site):
-        if not has_ascend(supported.node) and _places.ignores_prefix(view) is not None:
+        if not has_ascend(supported.node) and attention.ignores_prefix(view) is not None:
             return ()
-    spot = _places.handler(view)
+    spot = handler.handler(view)
     return (Target(spot, accept),) if refusals(spot.function) else ()
 
 
@@ -261,19 +262,19 @@ def accept(node: cst.CSTNode) -> cst.CSTNode:
     refusing = [refusal for refusal in refusals(node) if not refusal.accepts_ascend]
     if not refusing:
         return node
-    refusal = nodes.only(
+    refusal = read.only(
         [each for each in refusing if len(refusing) == 1 and _is_of_deepseek(each)],
         lambda _: AnchorError(
             sought=f"the refusal of DeepSeek models in {node.name.value}",
             expected="one list of its own, in an if that asks for DeepSeek models",
-            found="; ".join(nodes.code(each.backends) for each in refusing)[:80],
+            found="; ".join(read.code(each.backends) for each in refusing)[:80],
             action="append the entry by hand to the list that refuses DeepSeek models",
         ),
     )
-    here = [*nodes.find_all(refusal.step.node, cst.Name)]
+    here = [*read.find_all(refusal.step.node, cst.Name)]
     others = [
         name
-        for name in nodes.find_all(node, cst.Name)
+        for name in read.find_all(node, cst.Name)
         if name.value == refusal.name and not any(name is inner for inner in here)
     ]
     if refusal.name and len(others) != 1:
@@ -283,13 +284,13 @@ def accept(node: cst.CSTNode) -> cst.CSTNode:
             found=f"{len(others)} other uses",
             action="append the entry by hand if every use means it",
         )
-    longer = nodes.append_to_list(refusal.backends, _places.ASCEND, 0)
-    return nodes.swap(node, refusal.backends, longer)
+    longer = layout.append_to_list(refusal.backends, symbols.ASCEND, 0)
+    return edit.swap(node, refusal.backends, longer)
 
 
 def _is_of_deepseek(refusal: Refusal) -> bool:
     return any(
-        isinstance(outer, cst.If) and inside and "deepseek" in nodes.code(outer.test).lower()
+        isinstance(outer, cst.If) and inside and "deepseek" in read.code(outer.test).lower()
         for outer, inside in refusal.step.above
     )
 

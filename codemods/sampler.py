@@ -20,18 +20,22 @@ from functools import partial
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
-from sgl_npu_patch.codemods import _sampling as sampling
-from sgl_npu_patch.codemods._places import DRAW, FORWARD_ASCEND, SAMPLE_ASCEND, SAMPLE_FROM_LOGITS
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream import filtered_paths, mode, sampling
+from sgl_npu_patch.codemods.upstream.symbols import (
+    DRAW,
+    FORWARD_ASCEND,
+    SAMPLE_ASCEND,
+    SAMPLE_FROM_LOGITS,
+)
+from sgl_npu_patch.engine.cst import edit, layout, read
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Site
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
 from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
 POSITIONS = "positions"
-SEED = sampling.SEED
+SEED = filtered_paths.SEED
 INTERFACE = ("logits", "top_ks", "top_ps", "min_ps", "need_min_p_sampling")
 """The parameters of the function for filtered sampling, before ours."""
 FROM_BATCH = "from_schedule_batch"
@@ -40,14 +44,14 @@ FROM_BATCH = "from_schedule_batch"
 
 def premise(view: View) -> NotNeeded | Withheld | None:
     """Do nothing without an Ascend path, or where the seeded draw is not faithful."""
-    path = _places.ascend_path(view)
+    path = sampling.ascend_path(view)
     if path == "none":
         return NotNeeded(
             'the sampler knows the backends "flashinfer" and "pytorch" only',
-            (_places.backends_sampled(view),),
+            (sampling.backends_sampled(view),),
         )
     draw = view.find_function(DRAW)
-    if path == "probabilities" and _places.takes_probabilities(draw):
+    if path == "probabilities" and sampling.takes_probabilities(draw):
         return Withheld(
             f"{DRAW} of this release is reproducible but does not follow the model's "
             "distribution (its noise is not independent across tokens), and the ascend backend "
@@ -55,7 +59,7 @@ def premise(view: View) -> NotNeeded | Withheld | None:
             "reproducible and has the same defect",
             (draw.site,),
         )
-    if path == "probabilities" or _places.takes_probabilities(draw):
+    if path == "probabilities" or sampling.takes_probabilities(draw):
         raise AnchorError(
             sought=f"the pair of Ascend path and {DRAW}",
             expected="sampling from logits together with a draw that takes logarithms",
@@ -86,7 +90,7 @@ def draws(view: View) -> Sequence[Target]:
     _require_names(view, from_logits, "torch", DRAW)
     _require_names(view, filtered, "torch", "Optional", DRAW)
     _require_names(view, draw, "is_npu")
-    _places.require_torch_npu(view, filtered)
+    mode.require_torch_npu(view, filtered)
     return (
         Target(from_logits, draw_simple),
         Target(filtered, partial(draw_filtered, rows=_rows_of_batch_flag(view, filtered))),
@@ -101,16 +105,16 @@ def _rows_of_batch_flag(view: View, filtered: Spot) -> str:
         return ""
     batch = view.find_function(FROM_BATCH, holding=f"{flag}=")
     found = [
-        a.value for a in nodes.find_all(batch.node, cst.Arg) if nodes.last_name(a.keyword) == flag
+        a.value for a in read.find_all(batch.node, cst.Arg) if read.last_name(a.keyword) == flag
     ]
-    value = nodes.only(found, sampling.unclear(f"what {flag} is", "one keyword argument"))
-    row = sampling.row_test(value, "top_ks")
+    value = read.only(found, filtered_paths.unclear(f"what {flag} is", "one keyword argument"))
+    row = filtered_paths.row_test(value, "top_ks")
     if row:
         return row
     raise AnchorError(
         sought=f"what {flag} says of a batch",
         expected="all(LEAST <= ....top_k <= MOST for ...), whose limits a row is to be tested for",
-        found=nodes.code(value)[:80],
+        found=read.code(value)[:80],
         where=(batch.site,),
         action="see what decides on the fused path now and adapt codemods/sampler.py",
     )
@@ -163,7 +167,7 @@ def pass_from_forward(node: cst.CSTNode) -> cst.CSTNode:
         raise AnchorError(
             sought=f"the caller of {FORWARD_ASCEND}",
             expected=f"a function with a parameter {POSITIONS}",
-            found=nodes.code(node.params)[:80],
+            found=read.code(node.params)[:80],
             action=f"hand {POSITIONS} down to it",
         )
     return _append_arguments(node, FORWARD_ASCEND, POSITIONS)
@@ -179,27 +183,29 @@ def thread_forward(node: cst.CSTNode) -> cst.CSTNode:
 def draw_simple(node: cst.CSTNode) -> cst.CSTNode:
     """Draw by seed where nothing is filtered, and hand seed and positions on otherwise."""
     assert isinstance(node, cst.FunctionDef)
-    step = sampling.unseeded_draw(node, node)
+    step = filtered_paths.unseeded_draw(node, node)
     logits, info = _logits_and_info(node)
-    probs = sampling.drawn_from(step)
-    sampling.require_softmax(probs, logits, sampling.without_draw(node, step))
-    sampling.require_plain_return(step, node.body.body, step.above[1:])
+    probs = filtered_paths.drawn_from(step)
+    filtered_paths.require_softmax(probs, logits, filtered_paths.without_draw(node, step))
+    filtered_paths.require_plain_return(step, node.body.body, step.above[1:])
     text = render("draw_simple", info=info, logits=logits, probs=probs, draw=DRAW)
-    node = nodes.place(node, step, text, mark=DRAW)
-    filtered = nodes.only(
-        [s for s in nodes.steps(node) if sampling.assigns_call(s, SAMPLE_ASCEND)],
-        sampling.unclear(f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"),
+    node = edit.place(node, step, text, mark=DRAW)
+    filtered = read.only(
+        [s for s in read.steps(node) if filtered_paths.assigns_call(s, SAMPLE_ASCEND)],
+        filtered_paths.unclear(
+            f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"
+        ),
     )
-    tokens, call = nodes.assigned(filtered.node) or ("", None)
+    tokens, call = read.assigned(filtered.node) or ("", None)
     assert isinstance(call, cst.Call)
     text = render("greedy_row", info=info, tokens=tokens, logits=logits, top_ks=_argument(call, 1))
-    node = nodes.place(node, filtered, text, mark="argmax", after=True)
+    node = edit.place(node, filtered, text, mark="argmax", after=True)
     node = _append_parameters(node, f"{POSITIONS}: torch.Tensor")
     return _append_arguments(node, SAMPLE_ASCEND, f"{info}.{SEED}", POSITIONS)
 
 
 def _logits_and_info(node: cst.FunctionDef) -> tuple[str, str]:
-    names = [p.name.value for p in nodes.parameters(node)]
+    names = [p.name.value for p in read.parameters(node)]
     if len(names) < 3 or names[0] != "self":
         raise AnchorError(
             sought=f"the parameters of {node.name.value}",
@@ -217,7 +223,7 @@ def draw_filtered(node: cst.CSTNode, rows: str = "") -> cst.CSTNode:
         rows: the test of a row for the fused path, if the batch's flag is passed instead.
     """
     assert isinstance(node, cst.FunctionDef)
-    names = tuple(p.name.value for p in nodes.parameters(node))
+    names = tuple(p.name.value for p in read.parameters(node))
     flag = batch_flag(node)
     if not flag and names not in (INTERFACE, (*INTERFACE, SEED), (*INTERFACE, SEED, POSITIONS)):
         raise AnchorError(
@@ -226,10 +232,10 @@ def draw_filtered(node: cst.CSTNode, rows: str = "") -> cst.CSTNode:
             found=", ".join(names),
             action="see what the new parameters mean and adapt this codemod",
         )
-    paths = sampling.filtered_paths(node, flag, rows)
+    paths = filtered_paths.filtered_paths(node, flag, rows)
     node = _draw_alone(node, paths, flag)
     cast = render("top_p_type", **_INTERFACE)
-    node = nodes.place(node, paths.fused_call, cast, blank=paths.fused_call.index > 0)
+    node = edit.place(node, paths.fused_call, cast, blank=paths.fused_call.index > 0)
     node = _repair_min_p(node, "min_ps")
     if flag:
         return node
@@ -241,17 +247,17 @@ _INTERFACE = {name: name for name in INTERFACE}
 
 def batch_flag(node: cst.FunctionDef) -> str:
     """Name the last parameter of 0.5.21 .., which says whether all rows may be fused."""
-    *others, last = nodes.parameters(node) or [cst.Param(cst.Name(""))]
+    *others, last = read.parameters(node) or [cst.Param(cst.Name(""))]
     known = tuple(p.name.value for p in others) == (*INTERFACE, SEED, POSITIONS)
-    return last.name.value if known and nodes.dotted(last.default) == "False" else ""
+    return last.name.value if known and read.dotted(last.default) == "False" else ""
 
 
-def _draw_alone(node: cst.FunctionDef, paths: sampling.Paths, flag: str) -> cst.FunctionDef:
+def _draw_alone(node: cst.FunctionDef, paths: filtered_paths.Paths, flag: str) -> cst.FunctionDef:
     """Draw each row as if it were alone: by its own path, in vocabulary order."""
     text = render("one_path_a_row", fusable=paths.fusable, function=SAMPLE_ASCEND, **_INTERFACE)
-    node = nodes.place(node, paths.first, text, mark=SAMPLE_ASCEND)
+    node = edit.place(node, paths.first, text, mark=SAMPLE_ASCEND)
     if flag:
-        node = nodes.place(node, paths.choice, sampling.count_of_rows(flag))
+        node = edit.place(node, paths.choice, filtered_paths.count_of_rows(flag))
     edits: tuple[tuple[Step, str, str, dict[str, str]], ...] = (
         (paths.fused_draw, "draw_fused", DRAW, {"probs": paths.fused}),
         (paths.total, "keep_tail", "", {}),
@@ -264,7 +270,7 @@ def _draw_alone(node: cst.FunctionDef, paths: sampling.Paths, flag: str) -> cst.
     )
     for step, template, mark, own in edits:
         text = render(template, draw=DRAW, **_INTERFACE, **own)
-        node = nodes.place(node, step, text, mark=mark, blank=step.index > 0)
+        node = edit.place(node, step, text, mark=mark, blank=step.index > 0)
     return node
 
 
@@ -273,31 +279,31 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
     assert isinstance(node, cst.FunctionDef)
     if not _not_compiled(node):
         for decorator in node.decorators:
-            name = nodes.dotted(_called(decorator.decorator))
+            name = read.dotted(_called(decorator.decorator))
             if name == "torch.compile":
-                node = nodes.swap(node, decorator.decorator, _disabled(decorator.decorator))
+                node = edit.swap(node, decorator.decorator, _disabled(decorator.decorator))
             elif name not in ("torch.no_grad", "torch.inference_mode"):
                 raise AnchorError(
                     sought=f"the decorators of {DRAW}",
                     expected="torch.compile, or none that could compile it",
-                    found=nodes.code(decorator.decorator)[:80],
+                    found=read.code(decorator.decorator)[:80],
                     action="make sure that the function is not compiled on an NPU",
                 )
     if not _clamps(node):
-        found = [s for s in nodes.steps(node) if _is_uniform(s)]
-        step = nodes.only(
-            found, sampling.unclear("the uniform draw", "one division by uint32's maximum")
+        found = [s for s in read.steps(node) if _is_uniform(s)]
+        step = read.only(
+            found, filtered_paths.unclear("the uniform draw", "one division by uint32's maximum")
         )
-        pair = nodes.assigned(step.node)
+        pair = read.assigned(step.node)
         assert pair is not None
-        if not any(name in nodes.code(pair[1]) for name in ("float64", "double")):
+        if not any(name in read.code(pair[1]) for name in ("float64", "double")):
             raise AnchorError(
                 sought="the uniform draw",
                 expected="one in float64, in which the largest value below 1 can be told from 1",
-                found=nodes.code(step.node)[:80],
+                found=read.code(step.node)[:80],
                 action="bound the draw below 1 by hand",
             )
-        node = nodes.place(node, step, render("clamp", uniform=pair[0]), after=True)
+        node = edit.place(node, step, render("clamp", uniform=pair[0]), after=True)
     return node
 
 
@@ -305,18 +311,18 @@ def _passes(name: str, node: cst.CSTNode, *values: str) -> bool:
     """Tell whether every call hands on the positions, or those values."""
     return all(
         any(
-            nodes.last_name(arg.value) == value
+            read.last_name(arg.value) == value
             for arg in call.args
             if arg.keyword is None or arg.keyword.value == value
         )
-        for call in nodes.calls(node, name)
+        for call in read.calls(node, name)
         for value in values or (POSITIONS,)
     )
 
 
 def _has_parameters(node: cst.CSTNode, *names: str) -> bool:
     assert isinstance(node, cst.FunctionDef)
-    return set(names) <= {p.name.value for p in nodes.parameters(node)}
+    return set(names) <= {p.name.value for p in read.parameters(node)}
 
 
 def _threads_positions(node: cst.CSTNode) -> bool:
@@ -325,7 +331,7 @@ def _threads_positions(node: cst.CSTNode) -> bool:
 
 def _draws_from_logs(node: cst.CSTNode) -> bool:
     """Tell whether a function draws by seed from the log of probabilities, as upstream's does."""
-    drawn = bool(nodes.calls(node, DRAW)) and _takes_log(node)
+    drawn = bool(read.calls(node, DRAW)) and _takes_log(node)
     return _has_parameters(node, POSITIONS) and drawn
 
 
@@ -333,10 +339,10 @@ def _not_compiled(node: cst.CSTNode) -> bool:
     assert isinstance(node, cst.FunctionDef)
     for decorator in node.decorators:
         call = decorator.decorator
-        name = nodes.dotted(_called(call))
+        name = read.dotted(_called(call))
         if name == "torch.compile":
-            off = nodes.keyword(call, "disable") if isinstance(call, cst.Call) else None
-            if not isinstance(off, cst.Call) or nodes.last_name(off.func) != "is_npu":
+            off = read.keyword(call, "disable") if isinstance(call, cst.Call) else None
+            if not isinstance(off, cst.Call) or read.last_name(off.func) != "is_npu":
                 return False
         elif name not in ("torch.no_grad", "torch.inference_mode"):
             return False
@@ -346,13 +352,13 @@ def _not_compiled(node: cst.CSTNode) -> bool:
 def _clamps(node: cst.CSTNode) -> bool:
     """Tell whether the uniform draw is bounded just below 1, or its first logarithm below 0."""
     assert isinstance(node, cst.FunctionDef)
-    uniform = {pair[0] for s in nodes.steps(node) if _is_uniform(s) and (pair := _pair(s))}
+    uniform = {pair[0] for s in read.steps(node) if _is_uniform(s) and (pair := _pair(s))}
     return any(
-        sampling.root(call) in uniform
-        and (bound := nodes.number(nodes.keyword(call, "max"))) is not None
+        filtered_paths.root(call) in uniform
+        and (bound := read.number(read.keyword(call, "max"))) is not None
         and 0 < (0 if _takes_log(call.func) else 1) - bound < _NARROW
         for name in ("clamp_", "clamp")
-        for call in nodes.calls(node, name)
+        for call in read.calls(node, name)
     )
 
 
@@ -361,11 +367,11 @@ _NARROW = 1e-6
 
 
 def _takes_log(node: cst.CSTNode) -> bool:
-    return bool(nodes.calls(node, "log_") or nodes.calls(node, "log"))
+    return bool(read.calls(node, "log_") or read.calls(node, "log"))
 
 
 def _pair(step: Step) -> tuple[str, cst.BaseExpression] | None:
-    return nodes.assigned(step.node)
+    return read.assigned(step.node)
 
 
 def _called(node: cst.BaseExpression) -> cst.BaseExpression:
@@ -374,12 +380,12 @@ def _called(node: cst.BaseExpression) -> cst.BaseExpression:
 
 def _disabled(decorator: cst.BaseExpression) -> cst.Call:
     call = decorator if isinstance(decorator, cst.Call) else cst.Call(func=decorator)
-    given = nodes.keyword(call, "disable")
+    given = read.keyword(call, "disable")
     if given is not None:
         raise AnchorError(
             sought=f"the decorator of {DRAW}",
             expected="torch.compile without disable=, or with disable=is_npu()",
-            found=nodes.code(call),
+            found=read.code(call),
             action="make sure that the function is not compiled on an NPU",
         )
     extra = cst.parse_expression("_(disable=is_npu())")
@@ -391,13 +397,13 @@ def _disabled(decorator: cst.BaseExpression) -> cst.Call:
 
 
 def _is_uniform(step: Step) -> bool:
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     return (
         pair is not None
         and pair[0] != ""
         and isinstance(pair[1], cst.BinaryOperation)
         and isinstance(pair[1].operator, cst.Divide)
-        and "uint32" in nodes.code(pair[1].right)
+        and "uint32" in read.code(pair[1].right)
     )
 
 
@@ -411,14 +417,14 @@ def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
         raise AnchorError(
             sought=f"the parameters of {node.name.value}",
             expected="each name once",
-            found=nodes.code(node.params)[:80],
+            found=read.code(node.params)[:80],
             action="take the parameter that a merge left out again",
         )
     if there and names[-there:] != wanted[:there]:
         raise AnchorError(
             sought=f"the parameters of {node.name.value}",
             expected=f"{', '.join(wanted[:there])} as the last of them",
-            found=nodes.code(node.params)[:80],
+            found=read.code(node.params)[:80],
             action=f"put {', '.join(wanted)} last, at the calls too",
         )
     if not new:
@@ -431,36 +437,36 @@ def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
         raise AnchorError(
             sought=f"the parameters of {node.name.value}",
             expected="positional ones without defaults",
-            found=nodes.code(node.params)[:80] or "none",
+            found=read.code(node.params)[:80] or "none",
             action=f"append {', '.join(new)} without a default by hand",
         )
-    return nodes.append_parameter(node, *new, indent=_indent(node))
+    return layout.append_parameter(node, *new, indent=_indent(node))
 
 
 def _append_arguments(node: cst.FunctionDef, name: str, *values: str) -> cst.FunctionDef:
     passed = [_passes(name, node, value.rpartition(".")[2]) for value in values]
     given = [value for value, there in zip(values, passed, strict=True) if there]
-    calls = nodes.calls(node, name)
+    calls = read.calls(node, name)
     if len(given) == len(values) and calls and all(_ends_with(c, given) for c in calls):
         return node
     missing = values[len(given) :]
-    for step in nodes.steps(node):
+    for step in read.steps(node):
         if not isinstance(step.node, cst.SimpleStatementLine):
             continue
-        for call in nodes.calls(step.node, name):
+        for call in read.calls(step.node, name):
             unnamed = call.args and not any(arg.star or arg.keyword for arg in call.args)
             if not unnamed or not missing or not _ends_with(call, values[: len(given)]):
                 raise AnchorError(
                     sought=f"the call of {name}",
                     expected="positional arguments only, "
                     f"none of {', '.join(values)} but at the end",
-                    found=nodes.code(call)[:80],
+                    found=read.code(call)[:80],
                     action=f"append {', '.join(values)} by hand",
                 )
             indent = _indent(node) + 4 * len(step.above)
-            width = indent + len(nodes.code(step.node.with_changes(leading_lines=[])))
-            return nodes.swap(
-                node, call, nodes.append_argument(call, *missing, indent=indent, width=width)
+            width = indent + len(read.code(step.node.with_changes(leading_lines=[])))
+            return edit.swap(
+                node, call, layout.append_argument(call, *missing, indent=indent, width=width)
             )
     raise AnchorError(
         sought=f"the call of {name}",
@@ -479,12 +485,12 @@ def _ends_with(call: cst.Call, values: Sequence[str]) -> bool:
     args = [a for a in call.args if a.keyword is None or a.keyword.value in names]
     first = len(args) - len(values)
     last = args[max(first, 0) :]
-    again = any(nodes.code(arg.value) in values for arg in args[: max(first, 0)])
+    again = any(read.code(arg.value) in values for arg in args[: max(first, 0)])
     return (
         not again
         and len(last) == len(values)
         and all(
-            nodes.code(arg.value) == value if arg.keyword is None else arg.keyword.value == name
+            read.code(arg.value) == value if arg.keyword is None else arg.keyword.value == name
             for arg, value, name in zip(last, values, names, strict=True)
         )
     )
@@ -492,7 +498,7 @@ def _ends_with(call: cst.Call, values: Sequence[str]) -> bool:
 
 def _indent(node: cst.FunctionDef) -> int:
     """Tell a method, which stands one level deeper than a function, by its first parameter."""
-    found = nodes.parameters(node)
+    found = read.parameters(node)
     return 4 if found and found[0].name.value in ("self", "cls") else 0
 
 
@@ -501,24 +507,24 @@ def _argument(call: cst.Call, index: int) -> str:
         raise AnchorError(
             sought=f"the arguments of {SAMPLE_ASCEND}",
             expected=", ".join(INTERFACE),
-            found=nodes.code(call)[:80],
+            found=read.code(call)[:80],
             action="pass them by position, in that order",
         )
-    return nodes.code(call.args[index].value)
+    return read.code(call.args[index].value)
 
 
 def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
     """Take the values of ``max(dim=...)``, which gives a pair that cannot be multiplied."""
-    for product in nodes.find_all(node, cst.BinaryOperation):
+    for product in read.find_all(node, cst.BinaryOperation):
         for pair, other in ((product.left, product.right), (product.right, product.left)):
             if (
-                any(name.value == min_ps for name in nodes.find_all(other, cst.Name))
+                any(name.value == min_ps for name in read.find_all(other, cst.Name))
                 and isinstance(pair, cst.Call)
-                and nodes.last_name(pair.func) == "max"
+                and read.last_name(pair.func) == "max"
                 and pair.args
             ):
                 values = cst.Attribute(value=pair, attr=cst.Name("values"))
-                return _repair_min_p(nodes.swap(node, pair, values), min_ps)
+                return _repair_min_p(edit.swap(node, pair, values), min_ps)
     return node
 
 
@@ -529,11 +535,11 @@ def gaps(view: View) -> tuple[str, ...]:
     found = []
     if _repair_min_p(function, "min_ps") is not function:
         found.append("min_p_type_error")
-    if nodes.calls(function, "gather") and nodes.calls(function, DRAW) and not _is_alone(view):
+    if read.calls(function, "gather") and read.calls(function, DRAW) and not _is_alone(view):
         found.append("neighbour_dependent_draw")
     if not _clamps(draw.node):
         found.append("gumbel_upper_bound")
-    if not any(nodes.dotted(call.func) == "top_ps.to" for call in nodes.calls(function, "to")):
+    if not any(read.dotted(call.func) == "top_ps.to" for call in read.calls(function, "to")):
         found.append("top_p_dtype")
     return tuple(found)
 
@@ -550,14 +556,12 @@ def _is_alone(view: View) -> bool:
         AnchorError: what is there of ours has been changed.
     """
     filtered = view.find_function(SAMPLE_ASCEND)
-    if not nodes.calls(filtered.node, SAMPLE_ASCEND):
+    if not read.calls(filtered.node, SAMPLE_ASCEND):
         return False
     function, flag = filtered.function, batch_flag(filtered.function)
-    paths = sampling.filtered_paths(function, flag, _rows_of_batch_flag(view, filtered))
+    paths = filtered_paths.filtered_paths(function, flag, _rows_of_batch_flag(view, filtered))
     simple = view.find_function(SAMPLE_FROM_LOGITS).function
     return _draw_alone(function, paths, flag) is function and draw_simple(simple) is simple
 
 
-SEAM = Seam(
-    targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps, repairs=repairs
-)
+SEAM = Seam(targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps, repairs=repairs)

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import _places
 from sgl_npu_patch.codemods import sampler as _sampler
-from sgl_npu_patch.codemods._places import Branch
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream import handler, symbols
+from sgl_npu_patch.codemods.upstream.handler import Branch
+from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
 from sgl_npu_patch.engine.view import View
 
@@ -43,16 +43,16 @@ def premise(view: View) -> NotNeeded | Withheld | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the function that sets the sampling backend."""
-    spot = _places.handler(view)
+    spot = handler.handler(view)
     if view.has(OVERRIDE, "function"):
         with Located(spot.site):
             _require_one_setter(spot.node)
         return (Target(view.find_function(OVERRIDE), add_guard),)
-    if not any(_forces(step) for step in nodes.steps(spot.node)):
+    if not any(_forces(step) for step in read.steps(spot.node)):
         with Located(spot.site):
             held = [
                 (part, branch)
-                for part, branch in _places.parts(view, spot)
+                for part, branch in handler.parts(view, spot)
                 if any(_forces(step) for step in branch.steps())
             ]
         if len(held) == 1:
@@ -65,28 +65,28 @@ def keeps_ascend(node: cst.CSTNode) -> bool:
     """Tell whether the backend is set to "pytorch" only where it is not "ascend"."""
     assert isinstance(node, cst.FunctionDef)
     if node.name.value == OVERRIDE:
-        given = [step for step in nodes.steps(node) if _gives_backend(step.node)]
+        given = [step for step in read.steps(node) if _gives_backend(step.node)]
         return bool(given) and all(any(map(_guarded_by_ascend, step.above)) for step in given)
-    return _keeps(node, _places.enabled_branch(node))
+    return _keeps(node, handler.enabled_branch(node))
 
 
 def _require_one_setter(handler: cst.CSTNode) -> None:
     """Insist that the handler leaves the sampling backend to the function that overrides it."""
-    for step in nodes.steps(handler):
+    for step in read.steps(handler):
         if _sets(step.node):
             raise AnchorError(
                 sought=f"what sets the sampling backend beside {OVERRIDE}",
                 expected="nothing in the handler, which that function is for",
-                found=nodes.code(step.node)[:80],
+                found=read.code(step.node)[:80],
                 action=f"take the assignment out, or move it into {OVERRIDE}",
             )
 
 
 def _gives_backend(node: cst.CSTNode) -> bool:
     """Tell whether a statement of the override returns a sampling backend."""
-    returned = nodes.small(node, cst.Return)
+    returned = read.small(node, cst.Return)
     return returned is not None and any(
-        nodes.string(text) == ATTRIBUTE for text in nodes.find_all(returned, cst.SimpleString)
+        read.string(text) == ATTRIBUTE for text in read.find_all(returned, cst.SimpleString)
     )
 
 
@@ -104,7 +104,7 @@ def _guarded_by_ascend(outer: tuple[cst.CSTNode, bool]) -> bool:
 
 
 def _keeps(node: cst.CSTNode, branch: Branch) -> bool:
-    found = [step for step in nodes.steps(node) if _sets(step.node)]
+    found = [step for step in read.steps(node) if _sets(step.node)]
     if len(found) != 1 or found[0].next is None:
         return False
     (step,) = found
@@ -130,19 +130,19 @@ def _keeps(node: cst.CSTNode, branch: Branch) -> bool:
 def add_guard(node: cst.CSTNode) -> cst.CSTNode:
     """Put the assignment and its warning under ``if ... != "ascend"``."""
     assert isinstance(node, cst.FunctionDef)
-    return node if keeps_ascend(node) else _guard(node, _places.enabled_branch(node))
+    return node if keeps_ascend(node) else _guard(node, handler.enabled_branch(node))
 
 
 def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
     if _keeps(node, branch):
         return node
-    found = [step for step in nodes.steps(node) if _sets(step.node)]
-    step = nodes.only(
+    found = [step for step in read.steps(node) if _sets(step.node)]
+    step = read.only(
         found,
         lambda count: AnchorError(
             sought='an assignment of "pytorch" to the sampling backend',
             expected="exactly one in the handler, and nothing else that sets it",
-            found=f"{count}: " + "; ".join(nodes.code(s.node)[:60] for s in found)
+            found=f"{count}: " + "; ".join(read.code(s.node)[:60] for s in found)
             if found
             else str(count),
             action="see where the sampling backend is set now and adapt this codemod",
@@ -152,53 +152,51 @@ def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected='"pytorch", or a choice between "ascend" and "pytorch"',
-            found=nodes.code(step.node)[:80],
+            found=read.code(step.node)[:80],
             action="guard the assignment and its warning by hand",
         )
     if not branch.runs(step) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected="a direct child of the if, followed by its logger.warning",
-            found=nodes.code(step.next)[:60] if step.next else "nothing behind it",
+            found=read.code(step.next)[:60] if step.next else "nothing behind it",
             action="guard the assignment and its warning by hand",
         )
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     assert pair is not None
     assert step.next is not None
     forced = step.node
     if _chooses(step):
         # The same choice, but with the warning only where it is true.
-        forced = nodes.swap(step.node, pair[1], cst.SimpleString('"pytorch"'))
-    guard = nodes.guarded(f'{pair[0]} != "{_places.ASCEND}"', (forced, step.next))
-    return nodes.insert(nodes.insert(node, step.next, instead=[]), step.node, instead=[guard])
+        forced = edit.swap(step.node, pair[1], cst.SimpleString('"pytorch"'))
+    guard = edit.guarded(f'{pair[0]} != "{symbols.ASCEND}"', (forced, step.next))
+    return edit.insert(edit.insert(node, step.next, instead=[]), step.node, instead=[guard])
 
 
 def _forces(step: Step) -> bool:
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     return (
-        pair is not None
-        and pair[0].endswith(f".{ATTRIBUTE}")
-        and nodes.string(pair[1]) == "pytorch"
+        pair is not None and pair[0].endswith(f".{ATTRIBUTE}") and read.string(pair[1]) == "pytorch"
     )
 
 
 def _chooses(step: Step) -> bool:
     """Tell whether an assignment keeps "ascend" and turns everything else into "pytorch"."""
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     if pair is None or not isinstance(pair[1], cst.IfExp):
         return False
-    sides = nodes.compared(pair[1].test)
+    sides = read.compared(pair[1].test)
     if sides is None or sides[1] not in ("==", "!="):
         return False
     kept, other = pair[1].body, pair[1].orelse
     if sides[1] == "!=":
         kept, other = other, kept
     return (
-        nodes.dotted(sides[0]) == pair[0]
+        read.dotted(sides[0]) == pair[0]
         and pair[0].endswith(f".{ATTRIBUTE}")
-        and nodes.string(sides[2]) == _places.ASCEND
-        and nodes.string(other) == "pytorch"
-        and (nodes.string(kept) == _places.ASCEND or nodes.dotted(kept) == pair[0])
+        and read.string(sides[2]) == symbols.ASCEND
+        and read.string(other) == "pytorch"
+        and (read.string(kept) == symbols.ASCEND or read.dotted(kept) == pair[0])
     )
 
 
@@ -207,19 +205,19 @@ def _sets(node: cst.CSTNode) -> bool:
     if not isinstance(node, cst.SimpleStatementLine):
         return False
     targets: list[cst.CSTNode] = [
-        *(t.target for n in nodes.find_all(node, cst.Assign) for t in n.targets),
-        *(n.target for n in nodes.find_all(node, cst.AugAssign)),
-        *(n.target for n in nodes.find_all(node, cst.AnnAssign)),
+        *(t.target for n in read.find_all(node, cst.Assign) for t in n.targets),
+        *(n.target for n in read.find_all(node, cst.AugAssign)),
+        *(n.target for n in read.find_all(node, cst.AnnAssign)),
     ]
     stored = any(
         attribute.attr.value == ATTRIBUTE
         for target in targets
-        for attribute in nodes.find_all(target, cst.Attribute)
+        for attribute in read.find_all(target, cst.Attribute)
     )
     return stored or any(
         (arg.keyword is not None and arg.keyword.value == ATTRIBUTE)
-        or (nodes.last_name(call.func) != "getattr" and nodes.string(arg.value) == ATTRIBUTE)
-        for call in nodes.find_all(node, cst.Call)
+        or (read.last_name(call.func) != "getattr" and read.string(arg.value) == ATTRIBUTE)
+        for call in read.find_all(node, cst.Call)
         for arg in call.args
     )
 
@@ -235,17 +233,17 @@ def _guards_warning(node: cst.CSTNode | None) -> bool:
 
 
 def _warns(node: cst.CSTNode | None) -> bool:
-    call = nodes.statement_call(node)
-    return call is not None and nodes.last_name(call.func) == "warning"
+    call = read.statement_call(node)
+    return call is not None and read.last_name(call.func) == "warning"
 
 
 def _differs(test: cst.CSTNode) -> bool:
-    sides = nodes.compared(test)
+    sides = read.compared(test)
     return (
         sides is not None
-        and nodes.last_name(sides[0]) == ATTRIBUTE
+        and read.last_name(sides[0]) == ATTRIBUTE
         and sides[1] == "!="
-        and nodes.string(sides[2]) == _places.ASCEND
+        and read.string(sides[2]) == symbols.ASCEND
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.fetch import fetch
 from sgl_npu_patch.verify import contracts, torch_npu_wheel
 

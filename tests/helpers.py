@@ -20,7 +20,7 @@ import libcst as cst
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.outcome import SETTLED, Outcome
+from sgl_npu_patch.engine.model import SETTLED, Outcome
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
 from sgl_npu_patch.reports.text import evidence_lines
 
@@ -533,7 +533,7 @@ def judge(seam: str, changes: Files | None = None) -> tuple[Outcome, Plan, dict[
 
 def _run(seam: str, files: Mapping[str, bytes]) -> tuple[Outcome, Plan, dict[str, bytes]]:
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
-    series = {seam: replace(SERIES["all"][seam], needs=(), needs_if_defined=())}
+    series = {seam: replace(SERIES[seam], needs=(), needs_if_defined=())}
     plan = make_plan(tree, series)
     prove(plan, series)
     after = dict(files)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sgl_npu_patch.engine.plan import Plan
     from sgl_npu_patch.engine.seam import Seam
-    from sgl_npu_patch.engine.tree import SourceTree
+    from sgl_npu_patch.engine.trees.directory import SourceTree
     from sgl_npu_patch.verify.run import Verified
 
 WHEEL_SUFFIX = "npu.deterministic"
@@ -235,7 +235,7 @@ def _apply_to_wheel(
     strict: bool,
 ) -> None:
     from sgl_npu_patch.engine.plan import make_plan, prove
-    from sgl_npu_patch.engine.wheel import open_wheel, target_of, write_wheel
+    from sgl_npu_patch.engine.trees.wheel import open_wheel, target_of, write_wheel
 
     folder = _path(out, "PATH")
     tree = open_wheel(_path(wheel, "FILE"))
@@ -404,17 +404,17 @@ def _report_checks(tree: SourceTree, verified: Verified, output: CheckFormat) ->
         content = document(tree, verified.plan)
         print(render_json(content | {"checks": check_documents(verified.results)}))
     elif output is CheckFormat.junit:
-        from sgl_npu_patch.engine.tree import full_name
+        from sgl_npu_patch.engine.trees.directory import full_name
         from sgl_npu_patch.reports.junit import render_junit
 
         print(render_junit(verified.results, f"sgl-npu-patch verify {full_name(tree)}"))
     elif output is CheckFormat.sarif:
-        from sgl_npu_patch.engine.open_tree import prefix_of
+        from sgl_npu_patch.engine.trees.open import prefix_of
         from sgl_npu_patch.reports.sarif import render_sarif
 
         print(render_sarif(verified.results, prefix_of(tree)))
     else:
-        from sgl_npu_patch.engine.tree import full_name, package_version
+        from sgl_npu_patch.engine.trees.directory import full_name, package_version
         from sgl_npu_patch.reports.checks import count, print_checks
 
         version = package_version(tree) or "of unknown version"
@@ -885,7 +885,7 @@ def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]
 
 
 def _opened(path: Path, rev: str | None) -> AbstractContextManager[SourceTree]:
-    from sgl_npu_patch.engine.open_tree import open_tree
+    from sgl_npu_patch.engine.trees.open import open_tree
 
     if rev == "":
         raise UsageError("REV is empty; give a commit, tag or branch")
@@ -900,7 +900,7 @@ def _planned(
 
     from sgl_npu_patch.engine.plan import make_plan
     from sgl_npu_patch.engine.record import record
-    from sgl_npu_patch.engine.tree import DirectoryTree
+    from sgl_npu_patch.engine.trees.directory import DirectoryTree
 
     with _opened(_path(path, "PATH"), rev) as tree:
         plan = make_plan(tree, _seams(), selected)
@@ -916,7 +916,7 @@ def _planned(
 
 def _check_writable(path: str, rev: str | None) -> None:
     """Say what to do instead where nothing can be written in place."""
-    from sgl_npu_patch.engine.open_tree import is_archive
+    from sgl_npu_patch.engine.trees.open import is_archive
 
     if rev is not None:
         raise UsageError(
@@ -946,10 +946,10 @@ def _warn(message: str) -> None:
 
 
 def _write(tree: SourceTree, plan: Plan, allow_dirty: bool) -> None:
-    from sgl_npu_patch.engine import git
     from sgl_npu_patch.engine.commit import commit
     from sgl_npu_patch.engine.plan import prove
-    from sgl_npu_patch.engine.tree import DirectoryTree
+    from sgl_npu_patch.engine.trees import git
+    from sgl_npu_patch.engine.trees.directory import DirectoryTree
 
     assert isinstance(tree, DirectoryTree)
     root = git.work_tree(tree.root)
@@ -977,7 +977,7 @@ def _report(
 ) -> None:
     out = sys.stdout if stream is None else sys.stderr
     if output is Format.json:
-        from sgl_npu_patch.engine.open_tree import prefix_of
+        from sgl_npu_patch.engine.trees.open import prefix_of
         from sgl_npu_patch.reports.diff import render_diff
         from sgl_npu_patch.reports.document import document, render_json
 
@@ -988,7 +988,7 @@ def _report(
             content["diff"] = render_diff(plan.changes, prefix_of(tree)).decode("utf-8", "replace")
         print(render_json(content), file=out)
         return
-    from sgl_npu_patch.engine.tree import full_name, package_version
+    from sgl_npu_patch.engine.trees.directory import full_name, package_version
     from sgl_npu_patch.reports.text import print_plan
 
     version = package_version(tree) or "of unknown version"
@@ -1006,7 +1006,7 @@ def _report(
 
 
 def _print_diff(tree: SourceTree, plan: Plan) -> None:
-    from sgl_npu_patch.engine.open_tree import prefix_of
+    from sgl_npu_patch.engine.trees.open import prefix_of
     from sgl_npu_patch.reports.diff import render_diff
 
     sys.stdout.flush()

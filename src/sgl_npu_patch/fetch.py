@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from sgl_npu_patch.engine.archive import check_members, find_copies
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.trees.archive import check_members, find_copies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ import pytest
 from sgl_npu_patch.audit.mode import read_mode
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.audit.run import audit
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
 from tests.audit.trees import ENABLE, MODE, memory
 from tests.helpers import ROOT, MemoryTree
 from tests.verify.checked import original, patched

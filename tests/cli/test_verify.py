@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.verify import isolation, static
 from sgl_npu_patch.verify import run as runner
 from sgl_npu_patch.verify.behaviour import GROUPS
@@ -94,7 +94,7 @@ def test_an_unpatched_tree_fails(base: Path) -> None:
     assert done.code == 1
     assert done.statuses["sampler"] == "applied"
     failed = [c["id"] for c in done.report["checks"] if c["verdict"] == "fail"]
-    assert [f"{seam}.in_place" for seam in DETERMINISTIC if f"{seam}.in_place" not in failed] == []
+    assert [f"{seam}.in_place" for seam in SERIES if f"{seam}.in_place" not in failed] == []
 
 
 def test_a_conflict_is_a_failure(tmp_path: Path) -> None:

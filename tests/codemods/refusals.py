@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine import vendor
 from tests.helpers import (
     ATTENTION,
@@ -361,7 +361,7 @@ REFUSALS: dict[str, dict[str, Files]] = {
             "        return None\n"
         ),
         "an extra caller": native_sampler(
-            body=NATIVE_CLASS + f"\n\ndef more(x):\n    return {_places.SAMPLE_ASCEND}(x, 1)\n"
+            body=NATIVE_CLASS + f"\n\ndef more(x):\n    return {symbols.SAMPLE_ASCEND}(x, 1)\n"
         ),
         "another parameter of the filter": native_sampler(
             filtered=_but(NATIVE_FILTERED, "min_ps: torch.Tensor", "min_q: torch.Tensor")

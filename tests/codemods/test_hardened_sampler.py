@@ -115,7 +115,7 @@ def test_a_hardened_sampler_is_upstreams_without_gaps(files: Files) -> None:
 
 def test_gaps_that_hardening_closes_are_not_named_in_the_same_run() -> None:
     tree = MemoryTree({ROOT / name: data for name, data in package(native_sampler()).items()})
-    series = {name: SERIES["all"][name] for name in (SEAM, "sampler")}
+    series = {name: SERIES[name] for name in (SEAM, "sampler")}
     plan = make_plan(tree, series)
     assert [(o.status, o.gaps) for o in plan.outcomes] == [("applied", ()), ("upstream", ())]
 
@@ -314,5 +314,5 @@ def test_what_was_changed_in_ours_is_a_conflict_for_both_series(old: str, new: s
 
 def test_the_series_holds_it_before_what_it_leaves_to() -> None:
     assert SEAM in HARDENING
-    order = list(SERIES["all"])
+    order = list(SERIES)
     assert order.index(SEAM) < order.index("sampler")

@@ -23,6 +23,6 @@ def test_refused_with_complete_evidence(seam: str, name: str) -> None:
         assert "is not taken" in evidence.nearest
 
 
-@pytest.mark.parametrize("seam", SERIES["all"])
+@pytest.mark.parametrize("seam", SERIES)
 def test_every_seam_refuses_at_least_eight_sources(seam: str) -> None:
     assert len(REFUSALS[seam]) >= 8

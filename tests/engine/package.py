@@ -14,9 +14,9 @@ from typing import Any
 from unittest import mock
 
 from sgl_npu_patch import cli
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.plan import Plan, make_plan
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.upstream.program import Run
 
 ARGUMENTS = "srt/server_args.py"
@@ -140,7 +140,7 @@ def build(root: Path, layout: str = "python/sglang", **replaced: str | bytes | N
 
 def plan_of(root: Path) -> Plan:
     """Judge the whole series on a tree."""
-    return make_plan(open_directory(root), DETERMINISTIC)
+    return make_plan(open_directory(root), SERIES)
 
 
 def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sgl_npu_patch.codemods import DETERMINISTIC
-from sgl_npu_patch.engine import archive as engine_archive
-from sgl_npu_patch.engine.archive import check_members, find_copies, open_archive
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.wheel import WheelTree
+from sgl_npu_patch.engine.trees import archive as engine_archive
+from sgl_npu_patch.engine.trees.archive import check_members, find_copies, open_archive
+from sgl_npu_patch.engine.trees.wheel import WheelTree
 from tests.engine.package import SOURCES, build, plan_of
 from tests.engine.wheels import build_wheel
 
@@ -119,7 +119,7 @@ def test_archive_reads_as_a_directory_does(tmp_path: Path, name: str, folder: st
     build(tmp_path / "tree", folder or ".")
     assert tree.package == PurePosixPath(folder)
     assert tree.read(tree.package / "no.py") is None
-    plan = make_plan(tree, DETERMINISTIC)
+    plan = make_plan(tree, SERIES)
     top = "" if folder in ("", "sglang/", "python/sglang/") else folder.partition("/")[0]
     expected = plan_of(tmp_path / "tree" / top)
     assert [o.status for o in plan.outcomes] == [o.status for o in expected.outcomes]
@@ -189,7 +189,7 @@ def test_damaged_archive_is_refused(tmp_path: Path, name: str) -> None:
     for damaged in (b"", b"no archive", data[: len(data) // 2]):
         archive.write_bytes(damaged)
         with pytest.raises(Refused, match=r"a\..*: (is not readable|cannot be read)"):
-            make_plan(open_archive(archive), DETERMINISTIC)
+            make_plan(open_archive(archive), SERIES)
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl_npu_patch.codemods import DETERMINISTIC
-from sgl_npu_patch.engine import cache
-from sgl_npu_patch.engine.cache import Memory, Store
+from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.engine import store as cache
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.tree import SourceTree, open_directory
+from sgl_npu_patch.engine.store import Memory, Store
+from sgl_npu_patch.engine.trees.directory import SourceTree, open_directory
+from sgl_npu_patch.engine.trees.repository import GitTree, Repository, open_repository
 from tests.engine.package import ARGUMENTS, COMMON, SOURCES, build
 from tests.engine.test_git import git
 from tests.engine.test_git_tree import commit
@@ -28,7 +28,7 @@ ASKED: list[str] = []
 def judge(tree: SourceTree) -> bytes:
     """Give what a plan says, and note that it was asked."""
     ASKED.append(tree.label)
-    plan = make_plan(tree, DETERMINISTIC)
+    plan = make_plan(tree, SERIES)
     return repr([plan.outcomes, plan.changes.changed, plan.changes.added]).encode()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.git import uncommitted, work_tree
+from sgl_npu_patch.engine.trees.git import uncommitted, work_tree
 
 
 def git(folder: Path, *arguments: str) -> None:

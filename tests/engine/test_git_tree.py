@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl_npu_patch.codemods import DETERMINISTIC
-from sgl_npu_patch.engine import git_tree
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.git_objects import Objects
-from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.tree import open_directory, package_version
+from sgl_npu_patch.engine.trees import repository as git_tree
+from sgl_npu_patch.engine.trees.directory import open_directory, package_version
+from sgl_npu_patch.engine.trees.git_objects import Objects
+from sgl_npu_patch.engine.trees.repository import GitTree, Repository, open_repository
 from tests.engine.package import ARGUMENTS, SOURCES, build, plan_of, snapshot
 from tests.engine.test_git import git
 
@@ -63,9 +63,7 @@ def partial_clone(root: Path, *options: str) -> Path:
 
 def judged(folder: Path, revision: str = "HEAD") -> list[str]:
     with open_repository(folder) as opened:
-        return [
-            outcome.status for outcome in make_plan(opened.open(revision), DETERMINISTIC).outcomes
-        ]
+        return [outcome.status for outcome in make_plan(opened.open(revision), SERIES).outcomes]
 
 
 def refused(folder: Path, revision: str = "HEAD") -> str:
@@ -96,7 +94,7 @@ def test_reads_as_a_directory_does(root: Path) -> None:
         assert package_version(tree) == "0.0.1"
         with pytest.raises(Refused, match="not a regular file"):
             tree.read(PACKAGE)
-        plan = make_plan(tree, DETERMINISTIC)
+        plan = make_plan(tree, SERIES)
     assert plan.outcomes == plan_of(root).outcomes
     assert plan.changes == plan_of(root).changes
 
@@ -118,7 +116,7 @@ def test_layouts(tmp_path: Path, layout: str, inside: str) -> None:
         tree = opened.open("HEAD")
         assert tree.package == PurePosixPath(layout)
         assert opened.prefix == PurePosixPath(inside)
-        plan = make_plan(tree, DETERMINISTIC)
+        plan = make_plan(tree, SERIES)
     assert plan.outcomes == plan_of(tmp_path / inside).outcomes
 
 
@@ -358,7 +356,7 @@ def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPa
     commit(root)
     with open_repository(root) as opened:
         for revision in ("HEAD~1", "HEAD", "main"):
-            make_plan(opened.open(revision), DETERMINISTIC)
+            make_plan(opened.open(revision), SERIES)
     assert {name for name, times in asked.items() if times > 1} == set()
 
 
@@ -478,8 +476,8 @@ def test_goes_on_after_a_damaged_revision(root: Path) -> None:
     (root / ".git/objects" / blob[:2] / blob[2:]).unlink()
     with open_repository(root) as opened:
         with pytest.raises(Refused, match=f"object {blob} cannot be read"):
-            make_plan(opened.open("HEAD"), DETERMINISTIC)
-        plan = make_plan(opened.open("HEAD~1"), DETERMINISTIC)
+            make_plan(opened.open("HEAD"), SERIES)
+        plan = make_plan(opened.open("HEAD~1"), SERIES)
     assert [outcome.status for outcome in plan.outcomes] == judged(root, "HEAD~1")
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.cst import edit, layout, read
 
 
 def statement(source: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
@@ -37,7 +37,7 @@ def printed(node: cst.CSTNode) -> str:
 )
 def test_names(source: str, dotted: str, last: str) -> None:
     node = cst.parse_expression(source)
-    assert (nodes.dotted(node), nodes.last_name(node)) == (dotted, last)
+    assert (read.dotted(node), read.last_name(node)) == (dotted, last)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_names(source: str, dotted: str, last: str) -> None:
     ],
 )
 def test_strings_only_of_literals(source: str, values: list[str] | None) -> None:
-    assert nodes.strings(cst.parse_expression(source)) == values
+    assert read.strings(cst.parse_expression(source)) == values
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_strings_only_of_literals(source: str, values: list[str] | None) -> None
     ],
 )
 def test_single_assignment(source: str, target: str | None) -> None:
-    pair = nodes.assigned(statement(source))
+    pair = read.assigned(statement(source))
     assert (pair and pair[0]) == target
 
 
@@ -90,13 +90,13 @@ def test_single_assignment(source: str, target: str | None) -> None:
     ],
 )
 def test_comparison(source: str, operator: str | None) -> None:
-    sides = nodes.compared(cst.parse_expression(source))
+    sides = read.compared(cst.parse_expression(source))
     assert (sides and sides[1]) == operator
 
 
 def test_walk_gives_every_node_once_and_no_white_space() -> None:
     node = function("def f(a, b=1):  # c\n    return a + b\n")
-    found = nodes.walk(node)
+    found = read.walk(node)
     assert len({id(each) for each in found}) == len(found)
     assert [n.value for n in found if isinstance(n, cst.Name)] == ["f", "a", "b", "a", "b"]
     assert not [n for n in found if isinstance(n, cst.Comment | cst.SimpleWhitespace)]
@@ -122,8 +122,8 @@ def f():
 """
     )
     found = {
-        nodes.code(step.node): [inside for _, inside in step.above]
-        for step in nodes.steps(node)
+        read.code(step.node): [inside for _, inside in step.above]
+        for step in read.steps(node)
         if isinstance(step.node, cst.SimpleStatementLine)
     }
     assert found == {
@@ -138,28 +138,28 @@ def f():
 
 def test_next_is_in_the_same_block() -> None:
     node = function("def f():\n    if a:\n        one()\n    two()\n")
-    following = {nodes.code(s.node)[:3]: s.next and nodes.code(s.next) for s in nodes.steps(node)}
+    following = {read.code(s.node)[:3]: s.next and read.code(s.next) for s in read.steps(node)}
     assert following == {"if ": "two()", "one": None, "two": None}
 
 
 def test_exchange_keeps_the_identity_of_all_others() -> None:
     node = function("def f():\n    one()\n    two()\n    three()\n")
     one, two, three = node.body.body
-    new = nodes.block("a()\nb()\n")
-    after = nodes.insert(node, two, before=new)
+    new = edit.block("a()\nb()\n")
+    after = edit.insert(node, two, before=new)
     assert after.body.body[0] is one
     assert after.body.body[4] is three
-    assert printed(nodes.insert(after, two, instead=[])) == (
+    assert printed(edit.insert(after, two, instead=[])) == (
         "def f():\n    one()\n    a()\n    b()\n    three()\n"
     )
     with pytest.raises(AssertionError, match="not below"):
-        nodes.swap(node, cst.Name("x"), cst.Name("y"))
+        edit.swap(node, cst.Name("x"), cst.Name("y"))
 
 
 def test_block_keeps_comments_and_empty_lines() -> None:
     node = function("def f():\n    one()\n")
-    new = nodes.block("# why\n\nif a:\n    # inner\n    b()\n\nc()\n", blank=True)
-    after = nodes.insert(node, node.body.body[0], after=new)
+    new = edit.block("# why\n\nif a:\n    # inner\n    b()\n\nc()\n", blank=True)
+    after = edit.insert(node, node.body.body[0], after=new)
     assert printed(after) == (
         "def f():\n    one()\n\n    # why\n\n    if a:\n        # inner\n        b()\n\n    c()\n"
     )
@@ -169,18 +169,18 @@ def test_guarded_keeps_comments_above() -> None:
     node = function("def f():\n    # why\n    one()\n    two()\n")
     assert isinstance(node.body, cst.IndentedBlock)
     one, two = node.body.body
-    guard = nodes.guarded("a != 'b'", (one, two))
-    after = nodes.insert(nodes.insert(node, two, instead=[]), one, instead=[guard])
+    guard = edit.guarded("a != 'b'", (one, two))
+    after = edit.insert(edit.insert(node, two, instead=[]), one, instead=[guard])
     assert printed(after) == (
         "def f():\n    # why\n    if a != 'b':\n        one()\n        two()\n"
     )
 
 
 def test_only_one() -> None:
-    assert nodes.only([1], lambda count: ValueError(str(count))) == 1
+    assert read.only([1], lambda count: ValueError(str(count))) == 1
     for found in ([], [1, 2]):
         with pytest.raises(ValueError, match=str(len(found))):
-            nodes.only(found, lambda count: ValueError(str(count)))
+            read.only(found, lambda count: ValueError(str(count)))
 
 
 @st.composite
@@ -199,9 +199,9 @@ def literals(draw: st.DrawFn) -> str:
 @settings(max_examples=200, deadline=None)
 def test_appended_string_is_the_only_difference(source: str) -> None:
     node = statement(f"x = {source}\n")
-    value = nodes.assigned(node)
+    value = read.assigned(node)
     assert value is not None
-    after = printed(nodes.swap(node, value[1], nodes.append_to_list(value[1], "ascend", 20)))
+    after = printed(edit.swap(node, value[1], layout.append_to_list(value[1], "ascend", 20)))
     old, new = ast.literal_eval(source), ast.literal_eval(after.removeprefix("x = "))
     assert list(new) == [*old, "ascend"] if not isinstance(old, set) else new == {*old, "ascend"}
     assert after.count("# note") == source.count("# note")

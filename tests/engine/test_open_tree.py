@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.open_tree import as_folder, open_tree
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
+from sgl_npu_patch.engine.trees.open import as_folder, open_tree
 from tests.engine.package import SOURCES, build, snapshot
 from tests.engine.test_git import git
 from tests.engine.test_git_tree import commit

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sgl_npu_patch.engine.overlay import FileChange, Overlay
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.engine.package import COMMON, MODE, build
 
 PACKAGE = PurePosixPath("sglang")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch import __version__
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.plan import check_selection, make_plan, prove
-from sgl_npu_patch.engine.source import read_source
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.text.source import read_source
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.engine.vendor import render
 from tests.engine.package import (
     ADDED,
@@ -50,14 +50,14 @@ def test_statuses_in_series_order(tmp_path: Path) -> None:
     build(tmp_path)
     outcomes = plan_of(tmp_path).outcomes
     assert {outcome.seam: outcome.status for outcome in outcomes} == EXPECTED
-    assert [outcome.seam for outcome in outcomes] == list(DETERMINISTIC)
+    assert [outcome.seam for outcome in outcomes] == list(SERIES)
 
 
 def test_planning_writes_nothing(tmp_path: Path) -> None:
     build(tmp_path)
     before = snapshot(tmp_path)
     plan = plan_of(tmp_path)
-    prove(plan, DETERMINISTIC)
+    prove(plan, SERIES)
     assert snapshot(tmp_path) == before
 
 
@@ -171,11 +171,11 @@ def test_too_old(tmp_path: Path) -> None:
 )
 def test_selection_that_is_none(chosen: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        check_selection(DETERMINISTIC, chosen)
+        check_selection(SERIES, chosen)
 
 
 def test_selection_is_put_in_order() -> None:
-    assert check_selection(DETERMINISTIC, ["launch_guards", "npu_ops"]) == (
+    assert check_selection(SERIES, ["launch_guards", "npu_ops"]) == (
         "npu_ops",
         "launch_guards",
     )
@@ -185,8 +185,8 @@ def test_requirement_of_this_tree(tmp_path: Path) -> None:
     build(tmp_path)
     tree = open_directory(tmp_path)
     with pytest.raises(UsageError, match="batch_invariant needs device_dispatch on this tree"):
-        make_plan(tree, DETERMINISTIC, ["batch_invariant", "npu_ops"])
-    chosen = make_plan(tree, DETERMINISTIC, ["batch_invariant", "npu_ops", "device_dispatch"])
+        make_plan(tree, SERIES, ["batch_invariant", "npu_ops"])
+    chosen = make_plan(tree, SERIES, ["batch_invariant", "npu_ops", "device_dispatch"])
     assert {outcome.status for outcome in chosen.outcomes} == {"applied"}
 
 
@@ -198,4 +198,4 @@ def test_proof_rejects_a_change_that_is_not_seen_as_done(tmp_path: Path) -> None
     assert before is not None
     plan.overlay.write(path, before)
     with pytest.raises(AssertionError, match="device_dispatch"):
-        prove(plan, DETERMINISTIC)
+        prove(plan, SERIES)

@@ -15,7 +15,7 @@ import pytest
 
 from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
 from sgl_npu_patch.engine.record import paths_of, record, update
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.engine.package import ARGUMENTS, WRITTEN, build, plan_of, run, snapshot
 
 METADATA = "sglang_corp-1.0.dist-info"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl_npu_patch.engine.errors import AnchorError, Refused
-from sgl_npu_patch.engine.source import find_uses, read_source
+from sgl_npu_patch.engine.text.source import find_uses, read_source
 
 PATH = PurePosixPath("m.py")
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.tree import open_directory, package_version
+from sgl_npu_patch.engine.trees.directory import open_directory, package_version
 from tests.engine.package import build
 
 LAYOUTS = {"": "python/sglang", "python": "sglang", "python/sglang": "."}

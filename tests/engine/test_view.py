@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 import libcst as cst
 import pytest
 
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.cst import edit
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.overlay import Overlay
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.engine.view import Spot, View
 from tests.engine.package import build
 
@@ -34,9 +34,9 @@ def add_call(view: View, name: str, call: str, *, first: bool = False) -> None:
     """Insert a call at the start or the end of a function."""
     spot = view.find_function(name)
     body = spot.function.body.body
-    new = nodes.block(f"{call}\n")
+    new = edit.block(f"{call}\n")
     where = {"before": new} if first else {"after": new}
-    view.replace(spot, nodes.insert(spot.node, body[0 if first else -1], **where))
+    view.replace(spot, edit.insert(spot.node, body[0 if first else -1], **where))
 
 
 def text(view: View) -> str:
@@ -189,7 +189,7 @@ def test_statement_is_edited_in_place(root: Path) -> None:
     spot = view.find_statement("one", _calls("x"), holding="", sought="if x")
     node = spot.node
     assert isinstance(node, cst.If)
-    view.replace(spot, nodes.insert(node, node.body.body[0], after=nodes.block("new()\n")))
+    view.replace(spot, edit.insert(node, node.body.body[0], after=edit.block("new()\n")))
     assert text(view) == source.replace("b( )\n", "b( )\n            new()\n")
     assert [site.line for site in view.sites] in ([5], [6])
 

@@ -9,11 +9,17 @@ from pathlib import Path, PurePosixPath
 import pytest
 from packaging.version import Version
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.tree import open_directory
-from sgl_npu_patch.engine.wheel import WheelTree, new_version, open_wheel, target_of, write_wheel
+from sgl_npu_patch.engine.trees.directory import open_directory
+from sgl_npu_patch.engine.trees.wheel import (
+    WheelTree,
+    new_version,
+    open_wheel,
+    target_of,
+    write_wheel,
+)
 from tests.engine.package import ARGUMENTS, WRITTEN, build, plan_of
 from tests.engine.wheels import SUFFIX, VERSION, build_wheel, contents_of, record_of
 
@@ -24,7 +30,7 @@ NEW_INFO = f"sglang-{VERSION}+{SUFFIX}.dist-info"
 def patch(wheel: Path, out: Path) -> tuple[Path, list[str]]:
     tree = open_wheel(wheel)
     target = target_of(tree, out, SUFFIX)
-    plan = make_plan(tree, DETERMINISTIC)
+    plan = make_plan(tree, SERIES)
     assert plan.changes.changes
     return target, write_wheel(tree, plan.changes, target, SUFFIX)
 
@@ -46,7 +52,7 @@ def test_reads_as_a_directory_does(tmp_path: Path) -> None:
     assert tree.read(path) == directory.read(path)
     assert tree.read(PurePosixPath("sglang/no.py")) is None
     assert tree.containing(b"is_npu", [path]) == ()
-    plan = make_plan(tree, DETERMINISTIC)
+    plan = make_plan(tree, SERIES)
     assert plan.outcomes == plan_of(tmp_path).outcomes
     assert plan.changes == plan_of(tmp_path).changes
 
@@ -74,7 +80,7 @@ def test_patched_wheel(tmp_path: Path) -> None:
     files = {name: data for name, data in patched.items() if not name.endswith("/RECORD")}
     assert patched[f"{NEW_INFO}/RECORD"] == record_of(files, NEW_INFO)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
-    reopened = make_plan(open_wheel(target), DETERMINISTIC)
+    reopened = make_plan(open_wheel(target), SERIES)
     assert reopened.changes.changes == ()
 
 
@@ -166,7 +172,7 @@ def test_target_written_meanwhile_is_kept(tmp_path: Path) -> None:
     target.parent.mkdir()
     target.write_bytes(b"mine")
     with pytest.raises(Refused, match="File exists"):
-        write_wheel(tree, make_plan(tree, DETERMINISTIC).changes, target, SUFFIX)
+        write_wheel(tree, make_plan(tree, SERIES).changes, target, SUFFIX)
     assert [(path.name, path.read_bytes()) for path in target.parent.iterdir()] == [
         (target.name, b"mine")
     ]
@@ -240,7 +246,7 @@ def test_damaged_wheel_is_refused(tmp_path: Path) -> None:
 def test_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = open_wheel(build_wheel(tmp_path))
     target = target_of(tree, tmp_path / "out", SUFFIX)
-    changes = make_plan(tree, DETERMINISTIC).changes
+    changes = make_plan(tree, SERIES).changes
 
     def fail(tree: WheelTree, name: str) -> bytes:
         raise Refused("not readable")

@@ -23,12 +23,12 @@ from typing import Any, Literal
 
 import torch
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.tree import DirectoryTree, open_directory
+from sgl_npu_patch.engine.trees.directory import DirectoryTree, open_directory
 from sgl_npu_patch.simulator import sglang
 from sgl_npu_patch.verify import off_npu, static
 from sgl_npu_patch.verify.behaviour import Check, Subject, declared
@@ -112,7 +112,7 @@ class Bench:
         self._clean = folder / "clean"
         self._clean.symlink_to(self.tree)
         self._base = release_tree(version) / "sglang"
-        plan = make_plan(open_directory(self.tree), DETERMINISTIC)
+        plan = make_plan(open_directory(self.tree), SERIES)
         self.changes = {c.path: (c.before or b"", c.after) for c in plan.changes.changes}
         for path, (_, after) in self.changes.items():
             target = self.tree / path
@@ -160,7 +160,7 @@ class Bench:
 
     def patched(self, before: Files) -> dict[PurePosixPath, bytes] | None:
         """Patch the release with other contents of some files; None if the series refuses."""
-        plan = make_plan(EditedTree(self._pristine, before), DETERMINISTIC)
+        plan = make_plan(EditedTree(self._pristine, before), SERIES)
         if plan.conflicts:
             return None
         return {**before, **{change.path: change.after for change in plan.changes.changes}}
@@ -271,7 +271,7 @@ class Bench:
             )
         for path in files:
             trees.pop(path, None)
-        return Judged(overlay, make_plan(overlay, DETERMINISTIC), trees)
+        return Judged(overlay, make_plan(overlay, SERIES), trees)
 
     def _subject(self, judged: Judged, package: Path) -> Subject:
         return Subject(

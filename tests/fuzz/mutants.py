@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import PurePosixPath
 from random import Random
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import make_plan, prove
-from sgl_npu_patch.engine.source import read_source
+from sgl_npu_patch.engine.text.source import read_source
 from tests.helpers import MemoryTree
 from tests.refactor.project import FUNCTIONS, base, places
 
@@ -138,12 +138,12 @@ def judge_files(files: Files, path: PurePosixPath, texts: tuple[str, ...]) -> Ve
     fair = compiles and _holds(data, texts)
     try:
         with _limited():
-            plan = make_plan(_overlay(files, path), DETERMINISTIC)
+            plan = make_plan(_overlay(files, path), SERIES)
             if plan.conflicts:
                 problem = "changes in spite of a conflict" if plan.changes.changes else ""
                 reason = "; ".join(f"{o.seam}: {o.reason}" for o in plan.conflicts)
                 return Verdict(False, fair, problem, reason)
-            prove(plan, DETERMINISTIC)
+            prove(plan, SERIES)
     except Refused as refusal:
         return Verdict(False, fair, "", str(refusal))
     except Exception:  # noqa: BLE001

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.newer_syntax import outline_with_libcst
-from sgl_npu_patch.engine.source import read_source
+from sgl_npu_patch.engine.text.newer_syntax import outline_with_libcst
+from sgl_npu_patch.engine.text.source import read_source
 from tests.fuzz.mutants import anchored, judge, judge_files, seam_files
 
 VERSIONS = ("0.5.3.post2", "0.5.12.post1")
@@ -44,7 +44,7 @@ def test_deep_expressions_are_a_conflict() -> None:
 PROGRAM = """
 from pathlib import PurePosixPath
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.source import read_source
+from sgl_npu_patch.engine.text.source import read_source
 opening, closing, depth = {opening!r}, {closing!r}, {depth}
 text = "x = " + opening * depth + "1" + closing * depth + "\\ntype Y = int\\n"
 try:

@@ -10,7 +10,7 @@ import pytest
 
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.kit import facts
 from sgl_npu_patch.kit.receipt import MEASURES, read, results
 from sgl_npu_patch.verify import isolation

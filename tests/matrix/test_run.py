@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sgl_npu_patch.engine.git_tree import open_repository
+from sgl_npu_patch.engine.trees.repository import open_repository
 from sgl_npu_patch.matrix import judge as judging
 from sgl_npu_patch.matrix.judge import Judge, Judged, Options
 from sgl_npu_patch.matrix.processes import judge_all
@@ -195,7 +195,7 @@ def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.Mo
         build(tmp_path / name)
     script = tmp_path / "sitecustomize.py"
     script.write_text(
-        "import os, sgl_npu_patch.engine.open_tree as m\n"
+        "import os, sgl_npu_patch.engine.trees.open as m\n"
         "real = m.open_tree\n"
         "def dies(path, revision=None):\n"
         "    if path.name == 'b': os._exit(9)\n"
@@ -219,7 +219,7 @@ def test_interrupt_leaves_nothing_behind(
     for name in "abcd":
         build(tmp_path / name)
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, signal, time, sgl_npu_patch.engine.open_tree as m\n"
+        "import os, signal, time, sgl_npu_patch.engine.trees.open as m\n"
         # What runs in the background of a shell ignores it.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def waits(path, revision=None):\n"

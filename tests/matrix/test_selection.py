@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.engine.git_tree import Repository, open_repository
+from sgl_npu_patch.engine.trees.repository import Repository, open_repository
 from sgl_npu_patch.matrix import releases, selection
 from sgl_npu_patch.matrix.releases import select_releases
 from sgl_npu_patch.matrix.selection import once, select_folders, select_revisions

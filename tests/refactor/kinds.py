@@ -15,7 +15,7 @@ from random import Random
 
 import black
 
-from sgl_npu_patch.engine.source import read_source
+from sgl_npu_patch.engine.text.source import read_source
 from tests.refactor.project import (
     DISPATCH,
     FUNCTIONS,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
-from sgl_npu_patch.engine.source import Block, Source, read_source
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.text.source import Block, Source, read_source
+from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.helpers import MemoryTree
 from tests.upstream.releases import release_tree
 
@@ -50,7 +50,7 @@ class Case:
 def base(version: str) -> dict[PurePosixPath, bytes]:
     """Give the files of a release that the series looks at, by path; not to be changed."""
     tree = open_directory(release_tree(version))
-    plan = make_plan(tree, DETERMINISTIC)
+    plan = make_plan(tree, SERIES)
     paths = {path for found in plan.overlay.cache.mentions.values() for path in found}
     paths |= {path for path, _ in plan.overlay.cache.sources}
     paths |= {tree.package / "srt/utils/common.py", tree.package / "srt/utils.py"}
@@ -60,7 +60,7 @@ def base(version: str) -> dict[PurePosixPath, bytes]:
 
 def plan_of(files: Mapping[PurePosixPath, bytes]) -> Plan:
     """Judge the series on these files."""
-    return make_plan(_overlay(files), DETERMINISTIC)
+    return make_plan(_overlay(files), SERIES)
 
 
 _SHARED = Overlay(MemoryTree({})).cache
@@ -80,7 +80,7 @@ def _overlay(files: Mapping[PurePosixPath, bytes]) -> Overlay:
 def share(version: str) -> None:
     """Outline a release's files once for all its cases."""
     overlay = Overlay(MemoryTree(base(version)))
-    make_plan(overlay, DETERMINISTIC)
+    make_plan(overlay, SERIES)
     _SHARED.sources.clear()
     _SHARED.sources.update(overlay.cache.sources)
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sgl_npu_patch import __version__
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.reports.checks import check_documents
@@ -72,7 +72,7 @@ def judged(name: str, changes: Files | None = None) -> dict[str, Any]:
 def _judged(changes: tuple[tuple[str, str | bytes | None], ...]) -> str:
     files = {ROOT / path: data for path, data in package(dict(changes)).items()}
     tree = MemoryTree(files, label="small")
-    plan = make_plan(tree, DETERMINISTIC)
+    plan = make_plan(tree, SERIES)
     diff = render_diff(plan.changes, PurePosixPath("fork")).decode()
     return json.dumps({**document(tree, plan), "diff": diff})
 

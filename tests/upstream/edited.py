@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
 from sgl_npu_patch.engine.seam import Seam
-from sgl_npu_patch.engine.source import Kind, Source, read_source
+from sgl_npu_patch.engine.text.source import Kind, Source, read_source
 from tests.helpers import (
     ATTENTION,
     COMMON,
@@ -85,7 +85,7 @@ def take(
     edit(files, path, (cut(files, path, name, kind), cut(given, path, name, kind)))
 
 
-def judge(files: Mapping[str, bytes], series: Mapping[str, Seam] = DETERMINISTIC) -> Plan:
+def judge(files: Mapping[str, bytes], series: Mapping[str, Seam] = SERIES) -> Plan:
     """Run a series, and once more on its result.
 
     What was parsed is kept for the next tree, which shares most of it.

@@ -21,7 +21,7 @@ else:
 from sgl_npu_patch.audit import scan
 from sgl_npu_patch.audit.run import audit
 from sgl_npu_patch.audit.scan import Call
-from sgl_npu_patch.engine.tree import SourceTree, open_directory
+from sgl_npu_patch.engine.trees.directory import SourceTree, open_directory
 from sgl_npu_patch.verify.behaviour import declared
 from tests.audit.seeds import SEEDS, Seed
 from tests.helpers import ROOT, MemoryTree

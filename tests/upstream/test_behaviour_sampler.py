@@ -111,7 +111,7 @@ def outcomes_of(plan: Plan) -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("version", HARDENED)
 def test_a_hardened_sampler_passes_everything(version: str) -> None:
     files = sources(version)
-    plan = edited.judge(files, SERIES["all"])
+    plan = edited.judge(files, SERIES)
     tree = lay_out(version, result(files, plan))
     assert outcomes_of(plan) == [("applied", ()), ("upstream", ())]
     found = results(package_folder(tree), package_folder(release_tree(version)))
@@ -121,13 +121,13 @@ def test_a_hardened_sampler_passes_everything(version: str) -> None:
 @pytest.mark.parametrize("version", RELEASES_NATIVE)
 def test_hardening_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
     files = sources(version)
-    patched = result(files, edited.judge(files, SERIES["all"]))
+    patched = result(files, edited.judge(files, SERIES))
     before, after = (each[SAMPLER].decode().splitlines() for each in (files, patched))
     taken = [line[2:].strip() for line in difflib.ndiff(before, after) if line.startswith("- ")]
     assert taken == ["min_p_thresholds = probs_top_k_top_p.max(dim=-1) * min_ps"]
-    assert outcomes_of(edited.judge(patched, SERIES["all"])) == [("already", ()), ("upstream", ())]
+    assert outcomes_of(edited.judge(patched, SERIES)) == [("already", ()), ("upstream", ())]
     judged, base = (
-        judge(MemoryTree({ROOT / name: data for name, data in each.items()}), SERIES["all"])
+        judge(MemoryTree({ROOT / name: data for name, data in each.items()}), SERIES)
         for each in (patched, files)
     )
     compared = off_npu.check(judged, base)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import contracts
 from sgl_npu_patch.verify.results import Result
 from tests.upstream.releases import release_tree

@@ -635,8 +635,8 @@ def test_a_refusal_says_what_stands_in_the_way(tree: tuple[Fixture, Files, Plan]
 def test_both_series_refuse_or_leave_nothing_to_do(tree: tuple[Fixture, Files, Plan]) -> None:
     """`judge` runs the plan once more on its result; a refusal writes nothing."""
     _, files, plan = tree
-    both = judge(files, SERIES["all"])
-    again = judge(result(files, both), SERIES["all"])
+    both = judge(files, SERIES)
+    again = judge(result(files, both), SERIES)
     assert not again.changes.changes
     # Where one series alone has a conflict, both together have it as well.
     refused = {outcome.seam for outcome in plan.conflicts}

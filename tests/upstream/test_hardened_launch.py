@@ -114,7 +114,7 @@ def _off_npu(version: str, *pairs: tuple[str, str]) -> list[str]:
     before, after = sources(version), dict(_hardened(version)[1])
     edit(after, HOOK if version == DECLARED else SERVER_ARGS, *pairs)
     trees = (MemoryTree({ROOT / name: data for name, data in f.items()}) for f in (after, before))
-    patched, base = (judged.judge(tree, SERIES["all"]) for tree in trees)
+    patched, base = (judged.judge(tree, SERIES) for tree in trees)
     return [each.id for each in off_npu.check(patched, base) if each.verdict == "fail"]
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.engine.git_tree import open_repository
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.stems import STEMS
+from sgl_npu_patch.engine.trees.repository import open_repository
 from tests.engine.package import snapshot
 from tests.upstream.golden import read_expected
 from tests.upstream.program import Run, program

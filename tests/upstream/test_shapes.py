@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from sgl_npu_patch import codemods
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.cst import edit
 from sgl_npu_patch.engine.errors import Refused
 from tests.refactor.__main__ import cases
 from tests.refactor.project import plan_of
@@ -140,11 +140,11 @@ def _is_text(statement: ast.stmt) -> bool:
 @cache
 def everything() -> dict[str, set[int]]:
     """Judge a release of every shape, and every fixture."""
-    nodes.block.cache_clear()
+    edit.block.cache_clear()
     with Lines() as lines:
         for version in RELEASES:
             judge(sources(version))
-            judge(sources(version), codemods.SERIES["all"])
+            judge(sources(version), codemods.SERIES)
         for fixture in FIXTURES.values():
             files = sources(fixture.version)
             fixture.recipe(files)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.verify import off_npu, static
 from sgl_npu_patch.verify.results import Result
@@ -57,7 +57,7 @@ def original() -> Sources:
 
 def patch(sources: Mapping[str, bytes]) -> Sources:
     """Give a package after the whole series."""
-    plan = make_plan(memory(sources), DETERMINISTIC)
+    plan = make_plan(memory(sources), SERIES)
     assert not plan.conflicts
     after = dict(sources)
     for change in plan.changes.changes:

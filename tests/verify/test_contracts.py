@@ -11,7 +11,7 @@ import numpy as np  # noqa: F401  # the values below are evaluated
 import pytest
 import torch
 
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import contracts, replacements, torch_npu_wheel
 from sgl_npu_patch.verify.npu_calls import find_uses, kinds_of
 from sgl_npu_patch.verify.results import Result

@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from sgl_npu_patch.codemods import DETERMINISTIC
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
-from sgl_npu_patch.engine.tree import open_directory
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import static
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
@@ -53,13 +53,13 @@ def test_a_patched_package_passes() -> None:
     assert failures(results) == []
     said = {name.partition(".")[0] for name, r in results.items() if r.verdict == "pass"}
     # The claim is gone, so that there is nothing to look at any more.
-    assert set(DETERMINISTIC) - said == {"attention_comment"}
+    assert set(SERIES) - said == {"attention_comment"}
 
 
 def test_an_unpatched_package_fails_for_every_seam() -> None:
     results = static_checks(original())
     assert [n for n in failures(results) if n.endswith(".in_place")] == [
-        f"{seam}.in_place" for seam in DETERMINISTIC
+        f"{seam}.in_place" for seam in SERIES
     ]
 
 
@@ -359,7 +359,7 @@ def test_sampling_backend_lost(old: str, new: str) -> None:
 def test_sampling_backend_kept_by_a_choice(choice: str) -> None:
     text = patched()[SERVER_ARGS].decode()
     start = text.index('            if self.sampling_backend != "ascend":')
-    end = text.index("            if self.attention_backend not in DETERMINISTIC")
+    end = text.index("            if self.attention_backend not in SERIES")
     chosen = f"            self.sampling_backend = {choice}\n\n"
     sources = patched() | {SERVER_ARGS: (text[:start] + chosen + text[end:]).encode()}
     passes(sources, "sampling_backend.keeps_ascend")

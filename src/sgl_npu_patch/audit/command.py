@@ -8,7 +8,7 @@ from typing import IO
 from sgl_npu_patch.audit import baseline
 from sgl_npu_patch.audit.run import audit
 from sgl_npu_patch.engine.errors import UsageError
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
 
         stream.write(render_document(tree, shown))
     elif output == "sarif":
-        from sgl_npu_patch.engine.open_tree import prefix_of
+        from sgl_npu_patch.engine.trees.open import prefix_of
         from sgl_npu_patch.reports.sarif import render_audit
 
         stream.write(f"{render_audit(shown, prefix_of(tree))}\n")

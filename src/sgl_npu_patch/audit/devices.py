@@ -93,12 +93,12 @@ def _lacks_ascend(node: ast.expr) -> bool:
 
 def _cache_must_stay_off(parsed: Parsed) -> bool:
     """Tell whether the list is right as it is: prefill ignores a cached prefix."""
-    from sgl_npu_patch.codemods import _places
+    from sgl_npu_patch.codemods.upstream import attention
     from sgl_npu_patch.engine.overlay import Overlay
     from sgl_npu_patch.engine.view import View
 
     try:
-        return _places.ignores_prefix(View(Overlay(parsed.tree), [])) is not None
+        return attention.ignores_prefix(View(Overlay(parsed.tree), [])) is not None
     except AnchorError:
         return False
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from sgl_npu_patch.audit.npu_path import Place, Where, classify, where_of_file
 from sgl_npu_patch.engine.errors import Refused, Unparsable
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
 
 WHOLE = "*"
 _STATEMENT = re.compile(rb"^(?: {4})?(?:async def|def|class) |^(?: {4})?@|^[A-Za-z_]", re.MULTILINE)

@@ -10,7 +10,7 @@ from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.audit.scan import Call, scan
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import require_deterministic
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
 
 
 @dataclass(frozen=True, slots=True)

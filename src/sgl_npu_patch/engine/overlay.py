@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from sgl_npu_patch.engine.source import Source, Use, find_uses, read_source
 from sgl_npu_patch.engine.stems import STEMS
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.text.source import Source, Use, find_uses, read_source
+from sgl_npu_patch.engine.trees.directory import SourceTree
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.pieces import Pieces
+    from sgl_npu_patch.engine.text.pieces import Pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site, TooOld, UsageError
-from sgl_npu_patch.engine.outcome import SETTLED, Evidence, Outcome, Status
+from sgl_npu_patch.engine.model import SETTLED, Evidence, Outcome, Status
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
-from sgl_npu_patch.engine.tree import SourceTree, full_name
+from sgl_npu_patch.engine.trees.directory import SourceTree, full_name
 from sgl_npu_patch.engine.view import View
 
 if TYPE_CHECKING:

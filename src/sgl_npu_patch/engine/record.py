@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
-from sgl_npu_patch.engine.tree import DirectoryTree
+from sgl_npu_patch.engine.trees.directory import DirectoryTree
 
 
 @dataclass(frozen=True, slots=True)

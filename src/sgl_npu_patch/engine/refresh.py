@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import libcst as cst
 
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.templates import older_forms, render, template
 
 NodeT = TypeVar("NodeT", bound=cst.CSTNode)
@@ -25,7 +25,7 @@ def refresh(root: NodeT) -> NodeT:
     for form in older_forms():
         name = form.partition("@")[0]
         pattern = _pattern(form)
-        for step in nodes.steps(root):
+        for step in read.steps(root):
             there = step.block[step.index : step.index + len(pattern)]
             values: dict[str, str] = {}
             if len(there) == len(pattern) and all(
@@ -36,18 +36,18 @@ def refresh(root: NodeT) -> NodeT:
 
 
 @cache
-def _pattern(form: str) -> Sequence[nodes.Statement]:
+def _pattern(form: str) -> Sequence[read.Statement]:
     text = template(form)
     names = {match["named"] or match["braced"] for match in text.pattern.finditer(text.template)}
-    return nodes.block(text.substitute({name: _PLACEHOLDER + name for name in names if name}))
+    return edit.block(text.substitute({name: _PLACEHOLDER + name for name in names if name}))
 
 
 def _matches(pattern: object, node: object, values: dict[str, str]) -> bool:
     if isinstance(pattern, cst.Name) and pattern.value.startswith(_PLACEHOLDER):
-        text = nodes.code(node) if isinstance(node, cst.BaseExpression) else ""
+        text = read.code(node) if isinstance(node, cst.BaseExpression) else ""
         return text != "" and values.setdefault(pattern.value[len(_PLACEHOLDER) :], text) == text
     if isinstance(pattern, cst.CSTNode) and isinstance(node, cst.CSTNode):
-        return nodes.alike(pattern, node, lambda one, other: _matches(one, other, values))
+        return read.alike(pattern, node, lambda one, other: _matches(one, other, values))
     return pattern == node
 
 
@@ -55,5 +55,5 @@ def _replace(root: NodeT, there: Sequence[cst.BaseStatement], text: str) -> Node
     first, *rest = there
     blank = any(line.comment is None for line in getattr(first, "leading_lines", ()))
     for statement in rest:
-        root = nodes.insert(root, statement, instead=[])
-    return nodes.insert(root, first, instead=nodes.block(text, blank=blank))
+        root = edit.insert(root, statement, instead=[])
+    return edit.insert(root, first, instead=edit.block(text, blank=blank))

@@ -15,7 +15,7 @@ import libcst as cst
 
 from sgl_npu_patch.engine.errors import AnchorError, Refused, Site
 from sgl_npu_patch.engine.overlay import Overlay
-from sgl_npu_patch.engine.source import Block, Kind, Source
+from sgl_npu_patch.engine.text.source import Block, Kind, Source
 
 _LINE = re.compile(r"\r\n|\r|\n")
 _LOOKS: dict[Kind, bytes] = {
@@ -137,7 +137,7 @@ class View:
                     Site(source.path, top + first - shelled, block.qualname) for first, _ in found
                 )
                 or (Site(source.path, block.line, block.qualname),),
-                action="see how the function changed upstream and adapt codemods/_places.py",
+                action="see how the function changed upstream and adapt codemods/upstream",
             )
         first, last = (line - shelled for line in found[0])
         ends = [block.start, *(block.start + m.end() for m in _LINE.finditer(text)), block.end]

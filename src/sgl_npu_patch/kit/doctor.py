@@ -20,7 +20,7 @@ from sgl_npu_patch.kit.render import render_doctor
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.plan import Plan
-    from sgl_npu_patch.engine.tree import SourceTree
+    from sgl_npu_patch.engine.trees.directory import SourceTree
 
 SECONDS = 300
 """How long looking may take: importing torch_npu and waking a device take some."""
@@ -76,7 +76,7 @@ def examine(
     with ExitStack() as folders:
         package = None
         if tree is not None and execute:
-            from sgl_npu_patch.engine.open_tree import as_folder
+            from sgl_npu_patch.engine.trees.open import as_folder
 
             package = str(folders.enter_context(as_folder(tree)) / tree.package)
         seen = _ask(python, {"guarded": guarded, "package": package})

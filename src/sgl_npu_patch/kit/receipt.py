@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.kit import facts, program
 from sgl_npu_patch.verify.results import Result, Verdict
 

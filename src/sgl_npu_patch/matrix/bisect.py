@@ -11,13 +11,13 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.engine.git_tree import Repository
+from sgl_npu_patch.engine.trees.repository import Repository
 from sgl_npu_patch.matrix.baseline import MISSING, Facts, facts_of
 from sgl_npu_patch.matrix.judge import Judge
 from sgl_npu_patch.matrix.selection import Wanted
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.source import Block
+    from sgl_npu_patch.engine.text.source import Block
 
 _LIKE = 0.6
 """How much of a definition must be the same in another one to be shown as what it became."""
@@ -255,8 +255,8 @@ class _Side:
     def read(self, seam: str) -> set[str]:
         """List the files that judging the seam alone takes."""
         from sgl_npu_patch.codemods import SERIES
-        from sgl_npu_patch.engine.cache import Traced
         from sgl_npu_patch.engine.plan import make_plan
+        from sgl_npu_patch.engine.store import Traced
 
         try:
             tree = self.repository.open(self.revision)
@@ -275,7 +275,7 @@ def _pieces(path: str, text: str, symbol: str) -> Iterator[str]:
 
 
 def _blocks(path: str, text: str) -> tuple[str, tuple[Block, ...]]:
-    from sgl_npu_patch.engine.source import read_source
+    from sgl_npu_patch.engine.text.source import read_source
 
     try:
         source = read_source(PurePosixPath(path), text.encode("utf-8"))

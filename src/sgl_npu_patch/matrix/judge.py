@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from threading import Thread
 from typing import Any, Literal, NamedTuple
 
-from sgl_npu_patch.engine.cache import (
+from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
+from sgl_npu_patch.engine.store import (
     MADE_OF,
     Answer,
     Memory,
@@ -23,10 +24,9 @@ from sgl_npu_patch.engine.cache import (
     Traced,
     user_folder,
 )
-from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
-from sgl_npu_patch.engine.git_tree import GitTree, Repository, open_repository
-from sgl_npu_patch.engine.open_tree import open_tree, prefix_of
-from sgl_npu_patch.engine.tree import SourceTree, open_directory
+from sgl_npu_patch.engine.trees.directory import SourceTree, open_directory
+from sgl_npu_patch.engine.trees.open import open_tree, prefix_of
+from sgl_npu_patch.engine.trees.repository import GitTree, Repository, open_repository
 from sgl_npu_patch.matrix.selection import Wanted
 from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
 
@@ -35,7 +35,7 @@ _SWITCH = 0.0005
 """Seconds after which a thread that loads modules lets another one go on."""
 ANSWERS, _RELEASES = "answers", "releases"
 BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
-_CHECKED_BY = (*MADE_OF, "verify", "verify.static", "verify.behaviour", "simulator")
+_CHECKED_BY = (*MADE_OF, "verify", "simulator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,7 @@ class Judge:
             return None
         prefix = str(prefix_of(tree)) if self.options.diff else ""
         executed_by = _torch() if whole else ""
-        question = json.dumps(
-            [self.options.checks, self.options.diff, prefix, executed_by]
-        )
+        question = json.dumps([self.options.checks, self.options.diff, prefix, executed_by])
         if question not in self._memories:
             made_of = _CHECKED_BY if self.options.checks else MADE_OF
             store = Store(user_folder() / ANSWERS)

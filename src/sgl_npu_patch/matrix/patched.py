@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.overlay import ChangeSet
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
 
 
 @dataclass(slots=True)

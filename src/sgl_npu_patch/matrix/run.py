@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgl_npu_patch.engine.cache import Store, user_folder
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.store import Store, user_folder
 from sgl_npu_patch.matrix.judge import ANSWERS, Judge, Judged, load_ahead
 from sgl_npu_patch.matrix.neighbours import Neighbours
 from sgl_npu_patch.matrix.selection import Wanted

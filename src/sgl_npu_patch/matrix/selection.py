@@ -13,7 +13,7 @@ from typing import Literal
 from packaging.version import InvalidVersion, Version
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.engine.git_tree import Repository
+from sgl_npu_patch.engine.trees.repository import Repository
 
 _GLOB = re.compile(r"[*?\[]")
 _KINDS = ("refs/tags/", "refs/heads/", "refs/remotes/")
@@ -153,8 +153,8 @@ def files_read(repository: Repository, revisions: Iterable[str]) -> tuple[str, .
         Refused: none of the revisions can be judged.
     """
     from sgl_npu_patch.codemods import SERIES
-    from sgl_npu_patch.engine.cache import Traced
     from sgl_npu_patch.engine.plan import make_plan
+    from sgl_npu_patch.engine.store import Traced
 
     found: set[PurePosixPath] = set()
     last = ""

@@ -10,7 +10,7 @@ from sgl_npu_patch.reports.document import about_tree, header
 from sgl_npu_patch.reports.text import console_for, wrapped
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.tree import SourceTree
+    from sgl_npu_patch.engine.trees.directory import SourceTree
     from sgl_npu_patch.kit.doctor import Examination
 
 _SAID = {facts.WRONG: "WRONG", facts.UNSEEN: "not seen"}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.engine.tree import SourceTree, package_version
+from sgl_npu_patch.engine.trees.directory import SourceTree, package_version
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.outcome import Outcome
+    from sgl_npu_patch.engine.model import Outcome
     from sgl_npu_patch.engine.plan import Plan
 
 SCHEMA = 1

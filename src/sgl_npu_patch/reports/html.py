@@ -12,7 +12,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from sgl_npu_patch.engine.outcome import Outcome
+from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.reports.checks import by_seam
 from sgl_npu_patch.reports.hunks import seam_diff
 from sgl_npu_patch.reports.matrix_document import (

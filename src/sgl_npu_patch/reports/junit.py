@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sgl_npu_patch.engine.outcome import Outcome
+from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.reports.checks import by_seam, failure_lines
 from sgl_npu_patch.reports.matrix_document import Document, Matrix, Tree, read_matrix, said
 from sgl_npu_patch.reports.plain import visible

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.engine.outcome import Evidence, Outcome
+from sgl_npu_patch.engine.model import Evidence, Outcome
 from sgl_npu_patch.reports.checks import failure_lines
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.text import evidence_lines

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sgl_npu_patch.engine.outcome import Evidence, Outcome
+    from sgl_npu_patch.engine.model import Evidence, Outcome
     from sgl_npu_patch.engine.plan import Plan
 
 _WIDTH = 100

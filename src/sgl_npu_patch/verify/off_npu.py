@@ -14,14 +14,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from sgl_npu_patch.codemods import (
-    SERIES,
-    _places,
-    attention_comment,
-    backend_lists,
-    radix_cache,
-)
+from sgl_npu_patch.codemods import SERIES, attention_comment, backend_lists, radix_cache
 from sgl_npu_patch.codemods import sampling_backend as sampling
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.overlay import Overlay
@@ -35,7 +30,7 @@ MEANING = "Off an NPU the seam's files do what the unpatched ones do."
 NOWHERE_ELSE = "series.changes_nothing_else"
 ELSEWHERE = "Off an NPU the files that the series edits differ nowhere else."
 
-_ASCEND_PATH = (_places.FORWARD_ASCEND, _places.SAMPLE_FROM_LOGITS, _places.SAMPLE_ASCEND)
+_ASCEND_PATH = (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND)
 """The functions of the Ascend path, each called by the one before it."""
 _ON_ASCEND = "use_ascend_backend"
 _LISTS = (backend_lists.CHOICES, radix_cache.SUPPORTED)
@@ -272,7 +267,7 @@ def _means_ascend(judged: Judged) -> bool:
         and found.node in found.parent.targets
     ]
     return bool(values) and all(
-        ast.unparse(value).endswith(f".{sampling.ATTRIBUTE} == '{_places.ASCEND}'")
+        ast.unparse(value).endswith(f".{sampling.ATTRIBUTE} == '{symbols.ASCEND}'")
         for value in values
     )
 
@@ -449,9 +444,9 @@ class _Fold(ast.NodeTransformer):
             and isinstance(node.left, ast.Attribute)
             and node.left.attr in _BACKENDS
             and isinstance(right, ast.Constant)
-            and right.value == _places.ASCEND
+            and right.value == symbols.ASCEND
         ):
-            option = f"--{node.left.attr.replace('_', '-')} {_places.ASCEND}"
+            option = f"--{node.left.attr.replace('_', '-')} {symbols.ASCEND}"
             differs = isinstance(node.ops[0], ast.NotEq)
             self._note(f"{ast.unparse(node)} is {str(differs).lower()} without {option}")
             return ast.Constant(value=differs)
@@ -481,8 +476,8 @@ class _Fold(ast.NodeTransformer):
         if not isinstance(value, ast.List | ast.Tuple | ast.Set):
             return
         for element in value.elts:
-            if isinstance(element, ast.Constant) and element.value == _places.ASCEND:
-                self._note(f'{what} has "{_places.ASCEND}"')
+            if isinstance(element, ast.Constant) and element.value == symbols.ASCEND:
+                self._note(f'{what} has "{symbols.ASCEND}"')
                 value.elts.remove(element)
                 break
 

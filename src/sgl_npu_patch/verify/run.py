@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
-from sgl_npu_patch.engine.open_tree import as_folder
 from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
+from sgl_npu_patch.engine.trees.open import as_folder
 from sgl_npu_patch.verify import static
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import Judged, judge

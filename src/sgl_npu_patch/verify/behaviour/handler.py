@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
@@ -344,7 +344,7 @@ def _carries_ours(subject: Subject) -> bool:
 
 def _has_upstreams(subject: Subject) -> bool:
     """Tell whether the tree has upstream's adaptation, with or without what closes its gaps."""
-    return _npu(subject).file(f"{VENDORED}.{_places.UPSTREAM_OPS}") is not None
+    return _npu(subject).file(f"{VENDORED}.{symbols.UPSTREAM_OPS}") is not None
 
 
 def _keeps_radix_cache(subject: Subject) -> bool:

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import _places, batch_invariant
+from sgl_npu_patch.codemods import batch_invariant
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import Found, FunctionNode, Judged
 
 _CALLED = {
-    "sampler": (_places.FORWARD_ASCEND, _places.SAMPLE_FROM_LOGITS, _places.SAMPLE_ASCEND),
-    "batch_invariant": (_places.ENABLE, batch_invariant.DISABLE, batch_invariant.SCOPED),
+    "sampler": (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND),
+    "batch_invariant": (symbols.ENABLE, batch_invariant.DISABLE, batch_invariant.SCOPED),
     "npu_ops": ("npu_ops.enable", "npu_ops.disable", "npu_ops.bmm_enabled"),
     "launch_guards": ("launch_guards.apply",),
 }

@@ -6,9 +6,10 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import _places, backend_lists, device_dispatch, radix_cache
+from sgl_npu_patch.codemods import backend_lists, device_dispatch, radix_cache
 from sgl_npu_patch.codemods import sampling_backend as sampling
-from sgl_npu_patch.codemods._places import ASCEND
+from sgl_npu_patch.codemods.upstream import attention, handler, symbols
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
@@ -37,7 +38,7 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
     """The radix cache is off for ascend exactly where prefill ignores a cached prefix."""
     del seam
     try:
-        unsafe = _places.ignores_prefix(judged.view())
+        unsafe = attention.ignores_prefix(judged.view())
     except AnchorError as error:
         raise NotApplicable(f"what prefill reads cannot be told: {error}") from error
     gates = [
@@ -138,11 +139,11 @@ def _answers(function: FunctionNode) -> dict[str, set[str]]:
 
 def _handlers(judged: Judged, *more: str) -> list[tuple[PurePosixPath, FunctionNode]]:
     """Find the handler of deterministic mode, and what it hands parts of its branch to."""
-    wanted = {*_places.HANDLERS, *more}
+    wanted = {*symbols.HANDLERS, *more}
     view = judged.view()
     try:
-        spot = _places.handler(view)
-        wanted |= {part.block.name for part, _ in _places.parts(view, spot)}
+        spot = handler.handler(view)
+        wanted |= {part.block.name for part, _ in handler.parts(view, spot)}
     except AnchorError:
         pass
     found = [each for name in sorted(wanted) for each in judged.functions_named(name)]

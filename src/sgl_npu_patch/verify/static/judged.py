@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import SERIES, _places
+from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream import attention, mode, symbols
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Site
-from sgl_npu_patch.engine.outcome import Outcome
+from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
-from sgl_npu_patch.engine.seam import Seam
-from sgl_npu_patch.engine.source import Block, Source
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.text.source import Block, Source
+from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 
@@ -79,7 +79,7 @@ class Judged:
     def native(self) -> bool:
         """Tell whether the tree carries upstream's own adaptation."""
         try:
-            return _places.native_enable(self.view()) is not None
+            return mode.native_enable(self.view()) is not None
         except AnchorError:
             return False
 
@@ -87,7 +87,7 @@ class Judged:
     def adapted(self) -> bool:
         """Tell whether upstream's own adaptation is in the tree, reached or not."""
         try:
-            return _places.native_branch(self.view()) is not None
+            return mode.native_branch(self.view()) is not None
         except AnchorError:
             return False
 
@@ -106,7 +106,7 @@ class Judged:
 
     def _ignores_prefix(self) -> bool:
         try:
-            return _places.ignores_prefix(self.view()) is not None
+            return attention.ignores_prefix(self.view()) is not None
         except AnchorError:
             return False
 
@@ -183,7 +183,7 @@ class Judged:
         folder = self.package / vendor.FOLDER
         modules = SERIES[seam].vendors
         if self.native and modules:
-            modules = (*modules, _places.UPSTREAM_OPS)
+            modules = (*modules, symbols.UPSTREAM_OPS)
         paths += [path for m in modules if self.overlay.read(path := folder / f"{m}.py")]
         return tuple(dict.fromkeys(paths))
 

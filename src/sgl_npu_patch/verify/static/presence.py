@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.engine.outcome import SETTLED
+from sgl_npu_patch.engine.model import SETTLED
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import Judged
 

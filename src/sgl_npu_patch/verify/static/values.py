@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from sgl_npu_patch.codemods import _places
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
 
 REBOUND = (
-    _places.FUSED_ATTENTION,
-    f"_{_places.FUSED_ATTENTION}_get_max_workspace",
+    symbols.FUSED_ATTENTION,
+    f"_{symbols.FUSED_ATTENTION}_get_max_workspace",
     "npu_add_rms_norm",
 )
 """What enabling the mode puts another function in the place of, in torch_npu and torch.ops.npu."""
@@ -22,7 +22,7 @@ def operators_by_attribute(judged: Judged, seam: str) -> Iterator[Finding]:
     """No module takes an operator that the mode rebinds by value."""
     del seam  # The operators are those of one seam.
     for path in sorted({path for name in REBOUND for path in judged.overlay.mentioning(name)}):
-        if path.name in ("npu_ops.py", f"{_places.UPSTREAM_OPS}.py"):
+        if path.name in ("npu_ops.py", f"{symbols.UPSTREAM_OPS}.py"):
             # The modules that rebind them must hold on to what was there.
             continue
         try:

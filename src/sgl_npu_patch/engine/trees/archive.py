@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.tree import find_package, is_source, no_package
+from sgl_npu_patch.engine.trees.directory import find_package, is_source, no_package
 
 _LIMIT = 1 << 30
 """Bytes of Python to take from a tar archive, which is read into memory; SGLang has 50 MB."""
@@ -78,7 +78,7 @@ def open_archive(path: Path) -> ArchiveTree:
         Refused: it is none, a hostile one, damaged, or holds no SGLang.
     """
     if path.name.endswith(".whl"):
-        from sgl_npu_patch.engine.wheel import open_wheel
+        from sgl_npu_patch.engine.trees.wheel import open_wheel
 
         return open_wheel(path)
     read = _open_zip if path.name.endswith(".zip") else _open_tar

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from sgl_npu_patch.engine import git
 from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.engine.tree import DirectoryTree, SourceTree, open_directory
+from sgl_npu_patch.engine.trees import git
+from sgl_npu_patch.engine.trees.directory import DirectoryTree, SourceTree, open_directory
 
 ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -24,14 +24,14 @@ def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
     """
     archive = is_archive(path)
     if revision is not None:
-        from sgl_npu_patch.engine.git_tree import open_repository
+        from sgl_npu_patch.engine.trees.repository import open_repository
 
         if archive:
             raise UsageError(f"only a git repository has revisions, and {path} is an archive")
         with open_repository(path) as repository:
             yield repository.open(revision)
     elif archive:
-        from sgl_npu_patch.engine.archive import open_archive
+        from sgl_npu_patch.engine.trees.archive import open_archive
 
         yield open_archive(path)
     else:
@@ -77,7 +77,7 @@ def is_archive(path: Path) -> bool:
 def prefix_of(tree: SourceTree) -> PurePosixPath:
     """Give where a tree's root stands below that of its repository, if it is in one."""
     if tree.revision is not None:
-        from sgl_npu_patch.engine.git_tree import GitTree
+        from sgl_npu_patch.engine.trees.repository import GitTree
 
         assert isinstance(tree, GitTree)
         return tree.repository.prefix

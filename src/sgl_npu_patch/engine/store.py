@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.git_tree import GitTree
-from sgl_npu_patch.engine.tree import SourceTree
+from sgl_npu_patch.engine.trees.directory import SourceTree
+from sgl_npu_patch.engine.trees.repository import GitTree
 
 _LIMIT = 64 << 20
 _TRIED = 16
@@ -300,8 +300,9 @@ def fingerprint(made_of: tuple[str, ...] = MADE_OF) -> str:
     digest = hashlib.sha256()
     parts = [f"{sys.version_info[:2]} {_installed('libcst')}".encode()]
     for name in made_of:
-        for file in _files(_folder(f"sgl_npu_patch.{name}")):
-            parts += [f"{name}/{file.name}".encode(), file.read_bytes()]
+        folder = _folder(f"sgl_npu_patch.{name}")
+        for file in _files(folder):
+            parts += [f"{name}/{file.relative_to(folder)}".encode(), file.read_bytes()]
     for part in parts:
         digest.update(b"%d:%b" % (len(part), part))
     return digest.hexdigest()
@@ -326,8 +327,7 @@ def _folder(name: str) -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = [file for file in folder.iterdir() if file.name.endswith((".py", ".tmpl", ".json"))]
-    return sorted(found, key=lambda file: file.name)
+    return sorted(file for file in folder.rglob("*") if file.suffix in {".py", ".tmpl", ".json"})
 
 
 def _whole(base: str, tree: GitTree) -> str:

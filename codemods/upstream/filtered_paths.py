@@ -8,10 +8,10 @@ from typing import cast
 
 import libcst as cst
 
-from sgl_npu_patch.codemods._places import DRAW
-from sgl_npu_patch.engine import nodes
+from sgl_npu_patch.codemods.upstream.symbols import DRAW
+from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError
-from sgl_npu_patch.engine.nodes import Step
 from sgl_npu_patch.templates import render
 
 FUSED = "npu_top_k_top_p"
@@ -50,7 +50,7 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
     Raises:
         AnchorError: an anchor is missing, or what is drawn from is something else.
     """
-    logits = nodes.parameters(node)[0].name.value
+    logits = read.parameters(node)[0].name.value
     choice = _choice(node)
     top = _behind_row_test(node, choice, flag)
     assert isinstance(choice.node, cst.If)
@@ -62,7 +62,7 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
         raise AnchorError(
             sought="the draw of the sorted path",
             expected=f"torch.multinomial({values}, ...)",
-            found=nodes.code(sorted_draw.node)[:60],
+            found=read.code(sorted_draw.node)[:60],
             action="see what is drawn from now and adapt codemods/sampler.py",
         )
     for step in (fused_draw, sorted_draw):
@@ -74,17 +74,17 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
                 action="see how sampling changed upstream and adapt codemods/sampler.py",
             )
         require_plain_return(step, node.body.body, ((choice.node, True),))
-    fused_call = nodes.only(
-        [s for s in nodes.steps(first) if assigns_call(s, FUSED)],
+    fused_call = read.only(
+        [s for s in read.steps(first) if assigns_call(s, FUSED)],
         unclear("the fused operator", f"one assignment of {FUSED}(...)"),
     )
-    pair = nodes.assigned(fused_call.node)
+    pair = read.assigned(fused_call.node)
     fused = drawn_from(fused_draw)
     require_softmax(fused, pair[0] if pair else "", without_draw(first, fused_draw))
     require_softmax(probs, logits, without_draw(second, sorted_draw))
     _require_masked_only(values, without_draw(second, sorted_draw))
-    total = nodes.only(
-        [s for s in nodes.steps(second) if assigns_call(s, "cumsum")],
+    total = read.only(
+        [s for s in read.steps(second) if assigns_call(s, "cumsum")],
         unclear("the cumulative sum of the sorted path", "one assignment of torch.cumsum"),
     )
     return Paths(
@@ -118,14 +118,13 @@ def unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
     """
     found = [
         step
-        for step in nodes.steps(_bodied(where))
+        for step in read.steps(_bodied(where))
         if isinstance(step.node, cst.SimpleStatementLine)
         and any(
-            nodes.dotted(c.func) == "torch.multinomial"
-            for c in nodes.calls(step.node, "multinomial")
+            read.dotted(c.func) == "torch.multinomial" for c in read.calls(step.node, "multinomial")
         )
     ]
-    step = nodes.only(
+    step = read.only(
         found,
         unclear(
             f"the unseeded draw in {function.name.value}", "one torch.multinomial on each path"
@@ -136,11 +135,11 @@ def unseeded_draw(where: cst.CSTNode, function: cst.FunctionDef) -> Step:
     holder, in_body = holders[-1]
     if not isinstance(holder, cst.If) or not isinstance(holder.orelse, cst.Else):
         return step
-    asked, _, rest = nodes.code(holder.test).partition(" is ")
+    asked, _, rest = read.code(holder.test).partition(" is ")
     if not asked.endswith(SEED) or rest != ("None" if in_body else "not None"):
         return step
     _require_only_draw(step, holder.orelse.body if in_body else holder.body)
-    return next(s for s in nodes.steps(_bodied(where)) if s.node is holder)
+    return next(s for s in read.steps(_bodied(where)) if s.node is holder)
 
 
 def _is_else(node: cst.CSTNode) -> bool:
@@ -153,39 +152,39 @@ _DRAWS = frozenset({"to", "double", "log", "log_", "view", DRAW})
 
 def _require_only_draw(unseeded: Step, seeded: cst.BaseSuite) -> None:
     """Insist that both branches give the tokens one name and do nothing else."""
-    last = nodes.assigned(seeded.body[-1])
-    drawn = nodes.assigned(unseeded.node)
+    last = read.assigned(seeded.body[-1])
+    drawn = read.assigned(unseeded.node)
     plain = all(
-        nodes.assigned(s) or nodes.small(s, cst.Del) or nodes.statement_call(s) for s in seeded.body
+        read.assigned(s) or read.small(s, cst.Del) or read.statement_call(s) for s in seeded.body
     )
-    called = {nodes.last_name(call.func) for call in nodes.find_all(seeded, cst.Call)}
+    called = {read.last_name(call.func) for call in read.find_all(seeded, cst.Call)}
     same = last is not None and drawn is not None and last[0] == drawn[0]
     if len(unseeded.block) == 1 and same and plain and DRAW in called and called <= _DRAWS:
         return
     raise AnchorError(
         sought="upstream's draw by seed",
         expected=f"a branch that draws by {DRAW} and one by torch.multinomial, and no more",
-        found=nodes.code(seeded)[:80],
+        found=read.code(seeded)[:80],
         action="see what else the branch does now and adapt codemods/sampler.py",
     )
 
 
 def without_draw(where: cst.CSTNode, draw: Step) -> cst.CSTNode:
     """Leave the draw out: what upstream's own makes of its probabilities is passed by."""
-    return nodes.insert(where, draw.node, instead=())
+    return edit.insert(where, draw.node, instead=())
 
 
 def drawn_from(step: Step) -> str:
-    call = nodes.calls(step.node, "multinomial")[0]
-    given = nodes.keyword(call, "input")
+    call = read.calls(step.node, "multinomial")[0]
+    given = read.keyword(call, "input")
     if given is None and call.args and call.args[0].keyword is None:
         given = call.args[0].value
-    name = nodes.dotted(given)
+    name = read.dotted(given)
     if not name:
         raise AnchorError(
             sought="what an unseeded draw is made from",
             expected="torch.multinomial of a variable",
-            found=nodes.code(call)[:80],
+            found=read.code(call)[:80],
             action="see what is drawn from now and adapt codemods/sampler.py",
         )
     return name
@@ -220,38 +219,38 @@ def _require_masked_only(name: str, where: cst.CSTNode) -> None:
 
 
 def _assigned_to(name: str, where: cst.CSTNode) -> list[cst.BaseExpression]:
-    pairs = (nodes.assigned(step.node) for step in nodes.steps(where))
+    pairs = (read.assigned(step.node) for step in read.steps(where))
     return [pair[1] for pair in pairs if pair is not None and pair[0] == name]
 
 
 def _changes_in_place(name: str, where: cst.CSTNode) -> bool:
     methods = {
-        nodes.last_name(call.func)
-        for call in nodes.find_all(where, cst.Call)
+        read.last_name(call.func)
+        for call in read.find_all(where, cst.Call)
         if isinstance(call.func, cst.Attribute) and root(call) == name
     }
-    added = any(nodes.dotted(n.target) == name for n in nodes.find_all(where, cst.AugAssign))
+    added = any(read.dotted(n.target) == name for n in read.find_all(where, cst.AugAssign))
     return added or any(m.endswith("_") and m != "masked_fill_" for m in methods)
 
 
 def _is_softmax(value: cst.BaseExpression, origin: str) -> bool:
-    if not isinstance(value, cst.Call) or nodes.last_name(value.func) != "softmax":
+    if not isinstance(value, cst.Call) or read.last_name(value.func) != "softmax":
         return False
-    by_torch = nodes.dotted(value.func) in ("torch.softmax", "torch.nn.functional.softmax")
+    by_torch = read.dotted(value.func) in ("torch.softmax", "torch.nn.functional.softmax")
     if by_torch:
-        return bool(value.args) and nodes.dotted(value.args[0].value) == origin
+        return bool(value.args) and read.dotted(value.args[0].value) == origin
     return _is_method(value, "softmax", origin)
 
 
 def _is_method(value: cst.CSTNode, method: str, name: str) -> bool:
-    return isinstance(value, cst.Call) and nodes.dotted(value.func) == f"{name}.{method}"
+    return isinstance(value, cst.Call) and read.dotted(value.func) == f"{name}.{method}"
 
 
 def root(node: cst.CSTNode) -> str:
     """Name what a chain of method calls starts from."""
     while isinstance(node, cst.Call | cst.Attribute):
         node = node.func if isinstance(node, cst.Call) else node.value
-    return nodes.dotted(node)
+    return read.dotted(node)
 
 
 _CONVERSIONS = frozenset({"to", "view", "gather", "squeeze", "reshape", "long", "int"})
@@ -267,25 +266,25 @@ def require_plain_return(
         above: the statement of the function that holds the draw, and no other.
     """
     behind: list[cst.CSTNode] = [step.node, *step.block[step.index + 1 :]]
-    if not any(nodes.small(statement, cst.Return) for statement in behind) and len(above) == 1:
+    if not any(read.small(statement, cst.Return) for statement in behind) and len(above) == 1:
         outer = next(i for i, statement in enumerate(body) if statement is above[0][0])
         behind += body[outer + 1 :]
     *between, end = behind
-    given = nodes.small(end, cst.Return)
+    given = read.small(end, cst.Return)
     values = [*(_converted(s) for s in between[1:]), given.value if given else None]
     for statement, value in zip(behind[1:] or behind, values, strict=True):
-        call = isinstance(value, cst.Call) and nodes.last_name(value.func) in _CONVERSIONS
-        if not call and not (value is not None and nodes.dotted(value)):
+        call = isinstance(value, cst.Call) and read.last_name(value.func) in _CONVERSIONS
+        if not call and not (value is not None and read.dotted(value)):
             raise AnchorError(
                 sought="what becomes of the drawn tokens",
                 expected="conversions, then a return of nothing else",
-                found=nodes.code(statement)[:80],
+                found=read.code(statement)[:80],
                 action="see what else the path gives or does now and adapt codemods/sampler.py",
             )
 
 
 def _converted(statement: cst.CSTNode) -> cst.BaseExpression | None:
-    pair = nodes.assigned(statement)
+    pair = read.assigned(statement)
     return pair[1] if pair else None
 
 
@@ -294,9 +293,9 @@ def _bodied(node: cst.CSTNode) -> cst.CSTNode:
 
 
 def assigns_call(step: Step, name: str) -> bool:
-    pair = nodes.assigned(step.node)
+    pair = read.assigned(step.node)
     return (
-        pair is not None and isinstance(pair[1], cst.Call) and nodes.last_name(pair[1].func) == name
+        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) == name
     )
 
 
@@ -304,13 +303,13 @@ def _choice(node: cst.FunctionDef) -> Step:
     """Find the choice between the fused and the sorted path."""
     found = [
         step
-        for step in nodes.steps(node)
+        for step in read.steps(node)
         if isinstance(step.node, cst.If)
-        and nodes.calls(step.node.test, "hasattr")
+        and read.calls(step.node.test, "hasattr")
         and isinstance(step.node.orelse, cst.Else)
         and len(step.above) == 1
     ]
-    return nodes.only(
+    return read.only(
         found,
         unclear("the choice of the fused path", "one if hasattr(torch_npu, ...) with an else"),
     )
@@ -331,21 +330,21 @@ def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
     calls = [
         side
         for side in _sides(choice)
-        if isinstance(side, cst.Call) and nodes.dotted(side.func) == "torch.all"
+        if isinstance(side, cst.Call) and read.dotted(side.func) == "torch.all"
     ]
-    call = nodes.only(
+    call = read.only(
         calls, unclear("the test of the rows", "hasattr(...) and torch.all(...) in that if")
     )
     rows = call.args[0].value if len(call.args) == 1 else call
-    known = {"torch", *(p.name.value for p in nodes.parameters(node))}
-    if rows is call or any(n.value not in known for n in nodes.find_all(rows, cst.Name)):
+    known = {"torch", *(p.name.value for p in read.parameters(node))}
+    if rows is call or any(n.value not in known for n in read.find_all(rows, cst.Name)):
         raise AnchorError(
             sought=f"the test of the rows in {node.name.value}",
             expected="torch.all of a test on the parameters",
-            found=nodes.code(call)[:80],
+            found=read.code(call)[:80],
             action="see how a row is assigned to a path now and adapt codemods/sampler.py",
         )
-    return nodes.code(rows)
+    return read.code(rows)
 
 
 def _behind_row_test(node: cst.FunctionDef, choice: Step, flag: str) -> Step:
@@ -353,18 +352,18 @@ def _behind_row_test(node: cst.FunctionDef, choice: Step, flag: str) -> Step:
     assert isinstance(choice.node, cst.If)
     before = [s for s in choice.block[: choice.index] if not _is_docstring(s)]
     first = choice
-    if flag and before and nodes.alike(before[-1], nodes.block(count_of_rows(flag))[0]):
+    if flag and before and read.alike(before[-1], edit.block(count_of_rows(flag))[0]):
         counted = cast(cst.SimpleStatementLine, before.pop())
         first = replace(choice, node=counted, index=choice.index - 1)
-    ours = len(before) == 1 and bool(nodes.calls(before[0], node.name.value))
-    asked = not flag or flag in map(nodes.dotted, _sides(choice.node))
+    ours = len(before) == 1 and bool(read.calls(before[0], node.name.value))
+    asked = not flag or flag in map(read.dotted, _sides(choice.node))
     others = [*([] if ours else before), *([] if asked else [choice.node.test])]
     if others:
         raise AnchorError(
             sought=f"the choice of the fused path in {node.name.value}",
             expected=f"hasattr(...) and {flag or 'torch.all(...)'} "
             "in the function's first statement",
-            found=nodes.code(others[0])[:80],
+            found=read.code(others[0])[:80],
             action="see how a row is assigned to a path now and adapt codemods/sampler.py",
         )
     return first
@@ -376,17 +375,17 @@ def row_test(batch_test: cst.CSTNode, top_ks: str) -> str:
     Returns an empty text for anything else.
     """
     call = batch_test if isinstance(batch_test, cst.Call) and len(batch_test.args) == 1 else None
-    every = call.args[0].value if call and nodes.dotted(call.func) == "all" else None
+    every = call.args[0].value if call and read.dotted(call.func) == "all" else None
     chain = every.elt if isinstance(every, cst.GeneratorExp) and not every.for_in.ifs else None
     targets = chain.comparisons if isinstance(chain, cst.Comparison) else ()
     limits = [chain.left, targets[-1].comparator] if isinstance(chain, cst.Comparison) else []
     known = (
         len(targets) == 2
         and all(isinstance(target.operator, cst.LessThanEqual) for target in targets)
-        and nodes.last_name(targets[0].comparator) == "top_k"
+        and read.last_name(targets[0].comparator) == "top_k"
         and all(isinstance(limit, cst.Integer) for limit in limits)
     )
-    least, most = map(nodes.code, limits) if known else ("", "")
+    least, most = map(read.code, limits) if known else ("", "")
     return f"({top_ks} <= {most}) & ({top_ks} >= {least})" if known else ""
 
 
@@ -397,8 +396,8 @@ def count_of_rows(flag: str) -> str:
 
 def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
     """Name the sorted values, their indices and what was sorted."""
-    for step in nodes.steps(orelse):
-        plain = nodes.small(step.node, cst.Assign)
+    for step in read.steps(orelse):
+        plain = read.small(step.node, cst.Assign)
         if plain is None or not isinstance(plain.value, cst.Call):
             continue
         target, function = plain.targets[0].target, plain.value.func
@@ -408,11 +407,11 @@ def _sorting(orelse: cst.Else) -> tuple[str, str, str]:
             and isinstance(function, cst.Attribute)
             and function.attr.value == "sort"
         ):
-            values, index = (nodes.dotted(element.value) for element in target.elements)
-            return values, index, nodes.dotted(function.value)
+            values, index = (read.dotted(element.value) for element in target.elements)
+            return values, index, read.dotted(function.value)
     raise unclear("the sort of the sorted path", "values, index = probs.sort(...)")(0)
 
 
 def _is_docstring(statement: cst.CSTNode) -> bool:
-    expression = nodes.small(statement, cst.Expr)
-    return expression is not None and nodes.string(expression.value) is not None
+    expression = read.small(statement, cst.Expr)
+    return expression is not None and read.string(expression.value) is not None

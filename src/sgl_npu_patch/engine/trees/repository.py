@@ -18,11 +18,11 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from sgl_npu_patch.engine import git
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.git_objects import Objects, first_line
 from sgl_npu_patch.engine.stems import STEMS
-from sgl_npu_patch.engine.tree import find_package, is_source, no_package
+from sgl_npu_patch.engine.trees import git
+from sgl_npu_patch.engine.trees.directory import find_package, is_source, no_package
+from sgl_npu_patch.engine.trees.git_objects import Objects, first_line
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000

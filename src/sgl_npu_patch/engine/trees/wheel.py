@@ -17,10 +17,10 @@ from typing import IO, TYPE_CHECKING
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from sgl_npu_patch.engine.archive import ArchiveTree, check_members, content_of, readable
 from sgl_npu_patch.engine.commit import umask
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.record import digest_of, line_of
+from sgl_npu_patch.engine.trees.archive import ArchiveTree, check_members, content_of, readable
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.overlay import ChangeSet

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sgl_npu_patch.engine.errors import Unparsable
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.source import Block
+    from sgl_npu_patch.engine.text.source import Block
 
 _DEEPEST = 150
 """Bracket depth above which libcst's parser is not trusted: at 2,000 it overflows the stack."""
@@ -27,7 +27,7 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
 
-    from sgl_npu_patch.engine.source import Block
+    from sgl_npu_patch.engine.text.source import Block
 
     refusal = Unparsable(path, f"does not parse: {error.msg}", error.lineno or 0)
     if _depth(text) > _DEEPEST or max(map(len, text.splitlines()), default=0) > _LONGEST:

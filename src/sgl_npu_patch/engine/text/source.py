@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from sgl_npu_patch.engine.errors import AnchorError, Refused, Unparsable
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.pieces import Pieces
+    from sgl_npu_patch.engine.text.pieces import Pieces
 
 Kind = Literal["function", "class", "assignment", "import", "statement"]
 
@@ -154,7 +154,7 @@ def read_source(path: PurePosixPath, data: bytes, pieces: Pieces | None = None) 
     try:
         blocks = None
         if pieces is not None:
-            from sgl_npu_patch.engine.pieces import outline_pieces
+            from sgl_npu_patch.engine.text.pieces import outline_pieces
 
             blocks = outline_pieces(text, pieces)
         if blocks is None:
@@ -169,7 +169,7 @@ def _outline(path: PurePosixPath, text: str) -> Iterator[Block]:
     try:
         module = ast.parse(body, filename=str(path))
     except SyntaxError as error:
-        from sgl_npu_patch.engine.newer_syntax import outline_with_libcst
+        from sgl_npu_patch.engine.text.newer_syntax import outline_with_libcst
 
         yield from outline_with_libcst(path, text, error)
         return

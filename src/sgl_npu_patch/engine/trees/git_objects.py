@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from sgl_npu_patch.engine import git
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.trees import git
 
 _QUESTION = 65
 """Bytes of the longest id and its line ending."""

@@ -1,0 +1,1 @@
+"""Read and edit libcst nodes."""

@@ -1,0 +1,1 @@
+"""Read Python files as text with an outline."""

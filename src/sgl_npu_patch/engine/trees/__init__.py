@@ -1,0 +1,1 @@
+"""Read trees: folders, git revisions, archives."""
