@@ -213,9 +213,11 @@ def apply(
         return
     if not check:
         _check_writable(path, rev)
-    with _planned(path, rev, _selected(only, skip)) as (tree, plan):
+    with _planned(path, rev, _selected(only, skip)) as (tree, planned):
+        plan = planned
         if plan.changes.changes and not check:
             _write(tree, plan, allow_dirty)
+            plan = plan.as_applied()
         else:
             prove(plan, _seams())
         verb = "would change" if check else "changed"
@@ -247,6 +249,7 @@ def _apply_to_wheel(
     if target is not None and not check:
         for name in write_wheel(tree, plan.changes, target, WHEEL_SUFFIX):
             _warn(f"{name} is left out of the patched wheel, where it would not hold any more")
+        plan = plan.as_applied()
     verb = "would change" if check else "changed"
     with _reader_may_leave():
         _report(tree, plan, output, verb, with_diff=diff, wheel=target)

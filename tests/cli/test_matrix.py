@@ -129,7 +129,7 @@ def test_baseline(bare: Path, tmp_path: Path) -> None:
     assert (known["device_dispatch"], known["batch_invariant"]) == ("conflict", "conflict")
     for name in ("v3", "main"):
         known = content["trees"][name]["statuses"]
-        known["device_dispatch"] = "applied"
+        known["device_dispatch"] = "pending"
     file.write_text(json.dumps(content))
     done = run(*compare, "--format", "json")
     assert done.code == 1
@@ -139,7 +139,7 @@ def test_baseline(bare: Path, tmp_path: Path) -> None:
     for change in (first, second):
         assert (change["seam"], change["before"], change["after"]) == (
             "device_dispatch",
-            "applied",
+            "pending",
             "conflict",
         )
         # The nearest revision before it is v2.

@@ -52,7 +52,7 @@ def test_pending_change_is_no_failure(tmp_path: Path, strict: list[str], code: i
 def test_selection(tmp_path: Path) -> None:
     build(tmp_path)
     done = run("status", tmp_path, "--format", "json", "--only", "npu_ops")
-    assert done.statuses == {"npu_ops": "applied"}
+    assert done.statuses == {"npu_ops": "pending"}
 
 
 def test_version_may_be_unknown(tmp_path: Path) -> None:

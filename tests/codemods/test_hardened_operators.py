@@ -49,7 +49,7 @@ def test_a_branch_that_imports_at_module_level_under_a_condition_is_upstreams_to
     moved = f"    from {UPSTREAM_OPS} import npu_attention, npu_mm\n"
     text = str(files[OPS]).replace("    import torch_npu\n", "    import torch_npu\n" + moved)
     outcome, _, _ = judge(SEAM, {**files, OPS: text})
-    assert outcome.status == "applied"
+    assert outcome.status == "pending"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_branch_that_imports_at_module_level_under_a_condition_is_upstreams_to
 )
 def test_a_branch_may_do_what_npu_ops_does(added: str) -> None:
     outcome, _, _ = judge(SEAM, native_ops(f"{NATIVE_ENABLE}        {added}\n"))
-    assert outcome.status == "applied"
+    assert outcome.status == "pending"
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_models_with_mla_in_the_first_branch_are_told_apart() -> None:
         {ATTENTION: source},
         {SERVER_ARGS: server_args(radix=f'{SUPPORTED} = ["fa3", "triton", "ascend"]\n')},
     )
-    assert outcome.status == "applied"
+    assert outcome.status == "pending"
 
 
 def test_attention_comment_reads_the_same_branch() -> None:

@@ -28,15 +28,15 @@ from tests.engine.package import (
 from tests.upstream.releases import release_tree
 
 EXPECTED = {
-    "backend_lists": "applied",
-    "radix_cache": "applied",
+    "backend_lists": "pending",
+    "radix_cache": "pending",
     "sampling_backend": "not-needed",
-    "device_dispatch": "applied",
-    "batch_invariant": "applied",
+    "device_dispatch": "pending",
+    "batch_invariant": "pending",
     "sampler": "not-needed",
     "attention_comment": "not-needed",
-    "npu_ops": "applied",
-    "launch_guards": "applied",
+    "npu_ops": "pending",
+    "launch_guards": "pending",
 }
 
 
@@ -119,7 +119,7 @@ def test_every_conflict_is_reported_and_nothing_planned(tmp_path: Path) -> None:
     assert plan.changes.changes == ()
     assert all(outcome.evidence and outcome.evidence.action for outcome in plan.conflicts)
     statuses = {outcome.seam: outcome.status for outcome in plan.outcomes}
-    assert statuses["radix_cache"] == "applied"
+    assert statuses["radix_cache"] == "pending"
 
 
 def test_conflict_is_handed_on_to_who_needs_the_seam(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_older_module_is_refreshed(tmp_path: Path) -> None:
     )
     plan = plan_of(tmp_path)
     found = {o.seam: (o.status, o.outdated) for o in plan.outcomes if o.status != "not-needed"}
-    assert found.pop("npu_ops") == ("applied", True)
+    assert found.pop("npu_ops") == ("pending", True)
     assert set(found.values()) == {("already", False)}
     assert [change.after for change in plan.changes.changes] == [render("npu_ops")]
 
@@ -187,7 +187,7 @@ def test_requirement_of_this_tree(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="batch_invariant needs device_dispatch on this tree"):
         make_plan(tree, SERIES, ["batch_invariant", "npu_ops"])
     chosen = make_plan(tree, SERIES, ["batch_invariant", "npu_ops", "device_dispatch"])
-    assert {outcome.status for outcome in chosen.outcomes} == {"applied"}
+    assert {outcome.status for outcome in chosen.outcomes} == {"pending"}
 
 
 def test_proof_rejects_a_change_that_is_not_seen_as_done(tmp_path: Path) -> None:

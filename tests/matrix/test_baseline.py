@@ -37,13 +37,13 @@ def test_file_is_small_and_sorted(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     gap = result("main", s="upstream")
     gap["outcomes"][0]["gaps"] = ["a", "b"]
-    baseline.write(path, [gap, result("v0.5.10", None, s="applied"), refused("v0.5.9")])
+    baseline.write(path, [gap, result("v0.5.10", None, s="pending"), refused("v0.5.9")])
     content = json.loads(path.read_text())
     assert content == {
         "schema": 1,
         "trees": {
             "v0.5.9": {"refused": True},
-            "v0.5.10": {"statuses": {"s": "applied"}},
+            "v0.5.10": {"statuses": {"s": "pending"}},
             "main": {"revision": "1" * 40, "statuses": {"s": "upstream (a, b)"}},
         },
     }
@@ -51,28 +51,28 @@ def test_file_is_small_and_sorted(tmp_path: Path) -> None:
 
 
 def test_what_is_known_is_no_news(tmp_path: Path) -> None:
-    known = [result("a", s="applied", t="conflict"), refused("b"), result("c", s="withheld")]
-    moved = result("a", "2" * 40, s="applied", t="conflict")
+    known = [result("a", s="pending", t="conflict"), refused("b"), result("c", s="withheld")]
+    moved = result("a", "2" * 40, s="pending", t="conflict")
     assert changes(tmp_path / "x", known, refused("b"), moved) == []
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (result("a", s="applied"), result("a", s="conflict"), [["a", "s", "applied", "conflict"]]),
-        (result("a", s="conflict"), result("a", s="applied"), [["a", "s", "conflict", "applied"]]),
-        (result("a", s="applied"), refused("a"), [["a", "", "judged", "refused"]]),
-        (refused("a"), result("a", s="applied"), [["a", "", "refused", "judged"]]),
+        (result("a", s="pending"), result("a", s="conflict"), [["a", "s", "pending", "conflict"]]),
+        (result("a", s="conflict"), result("a", s="pending"), [["a", "s", "conflict", "pending"]]),
+        (result("a", s="pending"), refused("a"), [["a", "", "judged", "refused"]]),
+        (refused("a"), result("a", s="pending"), [["a", "", "refused", "judged"]]),
         (
             refused("a"),
             result("a", s="conflict"),
             [["a", "", "refused", "judged"], ["a", "s", "missing", "conflict"]],
         ),
-        (result("b", s="applied"), result("a", s="applied"), [["a", "", "missing", "judged"]]),
+        (result("b", s="pending"), result("a", s="pending"), [["a", "", "missing", "judged"]]),
         (result("b"), refused("a"), [["a", "", "missing", "refused"]]),
         (
-            result("a", s="applied"),
-            result("a", s="applied", t="already"),
+            result("a", s="pending"),
+            result("a", s="pending", t="already"),
             [["a", "t", "missing", "already"]],
         ),
     ],
@@ -89,11 +89,11 @@ def test_new_conflict_has_its_evidence() -> None:
 
 
 def test_checks_count_only_where_they_ran(tmp_path: Path) -> None:
-    failing = result("a", s="applied") | {"checks": [check("s.x", "fail"), check("s.y", "pass")]}
-    passing = result("a", s="applied") | {"checks": [check("s.x", "pass")]}
+    failing = result("a", s="pending") | {"checks": [check("s.x", "fail"), check("s.y", "pass")]}
+    passing = result("a", s="pending") | {"checks": [check("s.x", "pass")]}
     path = tmp_path / "x"
     assert changes(path, [failing], failing) == []
-    assert changes(path, [failing], result("a", s="applied")) == []
+    assert changes(path, [failing], result("a", s="pending")) == []
     assert changes(path, [failing], passing) == [["a", "check s.x", "fail", "missing"]]
     assert changes(path, [passing], failing) == [["a", "check s.x", "missing", "fail"]]
 

@@ -41,7 +41,7 @@ def test_one_of_a_thousand_commits(tmp_path: Path, place: int) -> None:
     assert [change["seam"] for change in found.changes] == [SEAM, "batch_invariant"]
     for change in found.changes:
         assert change["commit"] == commit_of(repository, f"main~{999 - place}")
-        assert (change["before"], change["after"]) == ("applied", "conflict")
+        assert (change["before"], change["after"]) == ("pending", "conflict")
         assert (change["subject"], change["date"][:4]) == (f"Change {place}", "2023")
     assert found.remarks == ()
     assert found.commits == 999
@@ -91,7 +91,7 @@ def test_steps_are_all_listed(tmp_path: Path, judge: Judge) -> None:
     found = search(judge, repository, "main~39", "main")
     steps = [(change["before"], change["after"], change["commit"]) for change in found.changes]
     assert steps == [
-        ("applied", "conflict", commit_of(repository, "main~30")),
+        ("pending", "conflict", commit_of(repository, "main~30")),
         ("conflict", "missing", commit_of(repository, "main~18")),
     ]
     assert found.remarks == (f"{SEAM} changes 2 times on the way",)

@@ -118,7 +118,7 @@ def with_baseline() -> dict[str, Any]:
     change = {
         "name": "release/fork",
         "seam": "device_dispatch",
-        "before": "applied",
+        "before": "pending",
         "after": "conflict",
         "commit": "0123456789abcdef0123456789abcdef01234567",
         "date": "2026-01-02T03:04:05+00:00",

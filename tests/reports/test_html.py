@@ -163,7 +163,7 @@ def test_text_stands_out_in_light_and_dark(chromium: Browser, tmp_path: Path, sc
     page = chromium.value("getComputedStyle(document.body).backgroundColor")
     assert (_luminance(page) > 0.5) is (scheme == "light")
     seen = {name for *_, name in colours}
-    statuses = {"applied", "already", "upstream", "not-needed", "withheld", "conflict"}
+    statuses = {"pending", "already", "upstream", "not-needed", "withheld", "conflict"}
     assert seen - {""} == statuses | {"failed", "error"}
     assert len({background for _, background, name in colours if name}) == 5
     for text, background, name in colours:

@@ -73,7 +73,7 @@ def test_news_are_in_every_form(repository: Path, tmp_path: Path) -> None:
     known = tmp_path / "statuses.json"
     run(repository, tmp_path, "--baseline", str(known), "--write-baseline")
     content = json.loads(known.read_text(encoding="utf-8"))
-    content["trees"]["t2"]["statuses"] |= {"device_dispatch": "applied"}
+    content["trees"]["t2"]["statuses"] |= {"device_dispatch": "pending"}
     known.write_text(json.dumps(content), encoding="utf-8")
     document, files, code = run(repository, tmp_path, "--baseline", str(known))
     assert code == 1

@@ -628,7 +628,7 @@ def test_a_refusal_says_what_stands_in_the_way(tree: tuple[Fixture, Files, Plan]
         printed = " ".join(" ".join(evidence_lines(outcome.seam, outcome.evidence)).split())
         assert chosen.refused[outcome.seam] in printed
     assert bool(plan.changes.changes) is (
-        not plan.conflicts and "applied" in {*statuses(plan).values()}
+        not plan.conflicts and "pending" in {*statuses(plan).values()}
     )
 
 
@@ -686,7 +686,7 @@ def check_behaviour(
     assert {name for name in wrong if not gaps_of([name]) - {""}} == {*unnamed}
     if SAMPLER not in edited:
         return
-    if found["sampler"] in ("applied", "already"):
+    if found["sampler"] in ("pending", "already"):
         check_sampler(folder)
     elif found["sampler"] == "upstream":
         check_native_sampler(folder)

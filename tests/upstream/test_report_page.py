@@ -22,7 +22,7 @@ def test_every_hunk_belongs_to_a_seam_that_is_applied(version: str) -> None:
     (tree,) = read_matrix(document).trees
     # The list of an installed package's files belongs to no seam.
     source = re.sub(r"diff --git \S+/RECORD .*?(?=diff --git |\Z)", "", tree.diff, flags=re.DOTALL)
-    applied = [outcome for outcome in tree.outcomes if outcome.status == "applied"]
+    applied = [outcome for outcome in tree.outcomes if outcome.status == "pending"]
     parts = [seam_diff(tree.diff, outcome.sites) for outcome in applied]
     assert all(parts)
     assert {hunk for part in parts for hunk in hunks(part)} == hunks(source)

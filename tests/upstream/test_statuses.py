@@ -19,7 +19,7 @@ from tests.upstream.releases import (
     release_tree,
 )
 
-STATUS_OF_LETTER = {"A": "applied", "W": "withheld", "N": "not-needed", "U": "upstream"}
+STATUS_OF_LETTER = {"A": "pending", "W": "withheld", "N": "not-needed", "U": "upstream"}
 
 # Spelled out by hand: what must hold, not what the program was seen to do. Columns as in SEAMS.
 STATUSES = {
@@ -109,7 +109,7 @@ def expected_hardened(release: str) -> dict[str, str]:
     """Give the statuses of both series on a release with an adaptation of upstream's."""
     gaps = expected_gaps(release)
     hardening = {
-        seam: "applied"
+        seam: "pending"
         if seam not in NOT_NEEDED_WITHOUT_A_GAP or CLOSED_BY[seam] & gaps
         else "not-needed"
         for seam in HARDENING

@@ -114,7 +114,7 @@ SUBSETS = tuple(chain.from_iterable(combinations(TAKE, count) for count in range
 def expected(taken: tuple[str, ...]) -> dict[str, str]:
     """Give the statuses: what was taken is upstream, and so is what stands on it alone."""
     found = {
-        seam: "upstream" if seam in taken else "applied"
+        seam: "upstream" if seam in taken else "pending"
         for seam in (*TAKE, "attention_comment", "npu_ops", "launch_guards")
     }
     if "batch_invariant" in taken:

@@ -58,7 +58,7 @@ def test_what_an_older_version_wrote_is_refreshed(older: tuple[str, ...]) -> Non
     files = {**current, **{path(module): written_by(OLDER, module) for module in older}}
     plan = judge(files)
     assert {o.seam for o in plan.outcomes if o.outdated} == {*older}
-    assert statuses(plan) == {**OURS, **dict.fromkeys(older, "applied")}
+    assert statuses(plan) == {**OURS, **dict.fromkeys(older, "pending")}
     assert result(files, plan) == current
 
 
@@ -69,14 +69,14 @@ def test_what_an_older_version_left_out_is_completed() -> None:
     files[SAMPLER] = sources(RELEASE)[SAMPLER]
     files.update({path(module): written_by(OLDER, module) for module in MODULES})
     plan = judge(files)
-    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "applied")}
+    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "pending")}
     assert result(files, plan) == current
 
 
 def test_the_refreshed_tree_behaves() -> None:
     files = patched()
     files.update({path(module): written_by(OLDER, module) for module in MODULES})
-    check_behaviour(RELEASE, files, {**OURS, **dict.fromkeys(MODULES, "applied")})
+    check_behaviour(RELEASE, files, {**OURS, **dict.fromkeys(MODULES, "pending")})
 
 
 CLAMP, CLAMPED_BY_FIRST = "if not torch.compiler.is_compiling() and is_npu():", "if is_npu():"
@@ -104,7 +104,7 @@ def test_what_the_first_version_inserted_is_refreshed() -> None:
     files = by_the_first_version()
     plan = judge(files)
     assert {o.seam for o in plan.outcomes if o.outdated} == {"sampler", *MODULES}
-    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "applied")}
+    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "pending")}
     assert result(files, plan) == patched()
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sgl_npu_patch.engine.errors import Site
 
-Status = Literal["applied", "already", "upstream", "not-needed", "withheld", "conflict"]
+Status = Literal["applied", "pending", "already", "upstream", "not-needed", "withheld", "conflict"]
 SETTLED: frozenset[Status] = frozenset({"already", "upstream", "not-needed", "withheld"})
 """What a seam may be judged as once its change is in the tree."""
 

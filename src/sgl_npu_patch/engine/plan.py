@@ -34,6 +34,13 @@ class Plan:
         """List the outcomes that stand in the way."""
         return tuple(outcome for outcome in self.outcomes if outcome.status == "conflict")
 
+    def as_applied(self) -> Plan:
+        """Return the plan as it reads once its changes are written."""
+        outcomes = tuple(
+            replace(o, status="applied") if o.status == "pending" else o for o in self.outcomes
+        )
+        return replace(self, outcomes=outcomes)
+
     @property
     def incomplete(self) -> bool:
         """Tell whether anything was withheld or left open."""
@@ -92,7 +99,7 @@ def make_plan(
     for name in chosen:
         attempt = overlay.fork()
         outcomes[name] = _judge(name, series[name], View(attempt, []))
-        if outcomes[name].status == "applied":
+        if outcomes[name].status == "pending":
             overlay.merge(attempt)
     _require(series, outcomes, overlay)
     found = tuple(outcomes.values())
@@ -157,7 +164,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
         outdated |= _place(module, view, present)
     if view.sites:
         gaps = seam.left_open(view)
-        return Outcome(name, "applied", tuple(view.sites), gaps=gaps, outdated=outdated)
+        return Outcome(name, "pending", tuple(view.sites), gaps=gaps, outdated=outdated)
     if not seam.alike or was_here:
         return Outcome(name, "already", tuple(present), gaps=seam.left_open(view))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
@@ -216,13 +223,13 @@ def _require(series: Mapping[str, Seam], outcomes: dict[str, Outcome], overlay: 
     for name, outcome in outcomes.items():
         seam = series[name]
         for need in seam.needs_if_defined:
-            if need not in outcomes and outcome.status == "applied":
+            if need not in outcomes and outcome.status == "pending":
                 other = _judge(need, series[need], View(overlay.fork(), []))
-                if other.status in ("applied", "conflict"):
+                if other.status in ("pending", "conflict"):
                     raise UsageError(f"seam {name} needs {need} on this tree: choose both")
         for need in (*seam.needs, *seam.needs_if_defined):
             other_status = outcomes[need].status if need in outcomes else None
-            if outcome.status == "applied" and other_status == "conflict":
+            if outcome.status == "pending" and other_status == "conflict":
                 outcomes[name] = replace(
                     outcome,
                     status="conflict",

@@ -96,7 +96,7 @@ def _of_tree(plan: Plan) -> Iterator[Fact]:
         name = f"tree.{outcome.seam}"
         if outcome.status == "conflict":
             yield Fact(name, facts.WRONG, outcome.reason, "see sgl-npu-patch status PATH")
-        elif outcome.status == "applied":
+        elif outcome.status == "pending":
             yield Fact(name, facts.WRONG, "not patched", "run sgl-npu-patch apply PATH")
         elif outcome.gaps or outcome.status == "withheld":
             told = f"gaps: {', '.join(outcome.gaps)}" if outcome.gaps else outcome.reason

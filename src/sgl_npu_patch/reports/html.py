@@ -135,7 +135,7 @@ def _cell(matrix: Matrix, tree: Tree, seam: str) -> _Cell | None:
         kind = "failed" if failed else "already"
         return _Cell(seam, kind, "checks", "", None, results, "") if results else None
     changed = [c for c in matrix.changes if (c.name, c.key) == (tree.name, seam)]
-    edited = outcome.status == "applied" or outcome.outdated
+    edited = outcome.status == "pending" or outcome.outdated
     cell = _Cell(
         seam=seam,
         kind=outcome.status,

@@ -17,6 +17,7 @@ _UNFOLDED = 10_000
 """Columns where there is no terminal: a path in a log must stay in one piece."""
 STYLES = {
     "applied": "green",
+    "pending": "yellow",
     "already": "green",
     "upstream": "cyan",
     "not-needed": "dim",

@@ -83,14 +83,14 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
 
 def _edited(judged: Judged, seam: str) -> list[Key]:
     """List the definitions that carry our change."""
-    if judged.outcomes[seam].status not in ("already", "applied"):
+    if judged.outcomes[seam].status not in ("already", "pending"):
         return []
     return _keys(judged, seam)
 
 
 def _to_edit(judged: Judged, base: Judged, seam: str) -> list[Key]:
     """List the definitions that are edited in the unpatched tree, in which a seam may be all."""
-    if base.outcomes[seam].status != "applied":
+    if base.outcomes[seam].status != "pending":
         return []
     return [
         (judged.package / path.relative_to(base.package), symbol)
