@@ -20,7 +20,7 @@ from tests.faults.named import FAULTS
 from tests.refactor.kinds import KINDS as REFACTORINGS
 from tests.refactor.project import SHAPES
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "faults.md"
 EXECUTED = SHAPES[-1]
 """Mutants of this release are executed even if their text shows them, to know what both kinds of
 checks find. The vendored modules, which are the same in every release, are mutated in it alone."""
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
         "--execute", action="store_true", help=f"as of {EXECUTED}, execute all mutants of each"
     )
     parser.add_argument("--results", type=Path, help="keep verdicts there, and take over what is")
-    parser.add_argument("--write", action="store_true", help="write docs/faults.md")
+    parser.add_argument("--write", action="store_true", help="write docs/evidence/faults.md")
     chosen = parser.parse_args(arguments)
     problems: list[str] = []
     verdicts: list[Verdict] = []

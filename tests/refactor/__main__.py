@@ -12,7 +12,7 @@ from tests.refactor.kinds import KINDS
 from tests.refactor.oracle import judge
 from tests.refactor.project import SHAPES, Case, share
 
-PAGE = Path(__file__).parents[2] / "docs" / "refactorings.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "refactorings.md"
 
 
 def cases(kind: str, version: str, count: int, seed: int) -> list[Case]:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--per-kind", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS, action="append")
-    parser.add_argument("--write", action="store_true", help="write docs/refactorings.md")
+    parser.add_argument("--write", action="store_true", help="write docs/evidence/refactorings.md")
     parser.add_argument("-v", action="store_true", help="name each refusal")
     chosen = parser.parse_args(arguments)
     kinds = chosen.kind or list(KINDS)

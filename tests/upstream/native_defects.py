@@ -1,4 +1,4 @@
-"""Write docs/native-defects.md: what `verify` finds in the releases that need no patch.
+"""Write docs/evidence/native-defects.md: what `verify` finds in the releases that need no patch.
 
     python -m tests.upstream.native_defects
 
@@ -16,7 +16,7 @@ from tests.upstream.golden import CLOSED_BY
 from tests.upstream.program import ROOT, Run, program
 from tests.upstream.releases import RELEASES_NATIVE, release_tree
 
-PAGE = ROOT / "docs" / "native-defects.md"
+PAGE = ROOT / "docs" / "evidence" / "native-defects.md"
 
 INTRODUCTION = """\
 # Defects of the native releases

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,15 @@ def test_the_seams_page_is_the_docstrings() -> None:
 def test_the_output_shown_is_printed_by_the_program(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert GENERATOR.rerun(text, release_tree(GENERATOR.RELEASE)) == text
+
+
+def test_the_picture_shows_what_the_program_prints() -> None:
+    """Its words are compared; how they are drawn is up to the version of rich."""
+    picture = GENERATOR.PICTURE.read_text(encoding="utf-8")
+    again = GENERATOR.render_picture(release_tree(GENERATOR.RELEASE))
+    words = re.compile(r"<text[^>]*>([^<]*)</text>")
+    assert words.findall(picture) == words.findall(again) != []
+    assert "http" not in re.sub(r"<!--.*?-->|xmlns=\S+", "", picture)
 
 
 def test_at_least_one_page_shows_output() -> None:
