@@ -417,7 +417,8 @@ def _report_checks(tree: SourceTree, verified: Verified, output: CheckFormat) ->
 
         print(render_sarif(verified.results, prefix_of(tree)))
     else:
-        from sgl_npu_patch.engine.trees.directory import full_name, package_version
+        from sgl_npu_patch.engine.trees.directory import full_name
+        from sgl_npu_patch.engine.trees.version import package_version
         from sgl_npu_patch.reports.checks import count, print_checks
 
         version = package_version(tree) or "of unknown version"
@@ -991,7 +992,8 @@ def _report(
             content["diff"] = render_diff(plan.changes, prefix_of(tree)).decode("utf-8", "replace")
         print(render_json(content), file=out)
         return
-    from sgl_npu_patch.engine.trees.directory import full_name, package_version
+    from sgl_npu_patch.engine.trees.directory import full_name
+    from sgl_npu_patch.engine.trees.version import package_version
     from sgl_npu_patch.reports.text import print_plan
 
     version = package_version(tree) or "of unknown version"

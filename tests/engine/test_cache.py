@@ -16,7 +16,10 @@ from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.store import Memory, Store
 from sgl_npu_patch.engine.trees.directory import SourceTree, open_directory
-from sgl_npu_patch.engine.trees.repository import GitTree, Repository, open_repository
+from sgl_npu_patch.engine.trees.git_contents import Contents
+from sgl_npu_patch.engine.trees.git_search import Search
+from sgl_npu_patch.engine.trees.repository import Repository, open_repository
+from sgl_npu_patch.engine.trees.revision import GitTree
 from tests.engine.package import ARGUMENTS, COMMON, SOURCES, build
 from tests.engine.test_git import git
 from tests.engine.test_git_tree import commit
@@ -66,8 +69,8 @@ def test_second_time_nothing_is_read(
     assert first == judge(repository.open("HEAD"))
     change(root, "README.md", b"new")
     ASKED.clear()
-    monkeypatch.setattr(Repository, "content", None)
-    monkeypatch.setattr(Repository, "holding", None)
+    monkeypatch.setattr(Contents, "read", None)
+    monkeypatch.setattr(Search, "holding", None)
     with open_repository(root) as again:
         assert memory.answer(again.open("HEAD"), judge).data == first
     assert ASKED == []

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.trees import repository as git_tree
-from sgl_npu_patch.engine.trees.directory import open_directory, package_version
+from sgl_npu_patch.engine.trees import git_contents
+from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.engine.trees.git_objects import Objects
-from sgl_npu_patch.engine.trees.repository import GitTree, Repository, open_repository
+from sgl_npu_patch.engine.trees.repository import Repository, open_repository
+from sgl_npu_patch.engine.trees.revision import GitTree
+from sgl_npu_patch.engine.trees.version import package_version
 from tests.engine.package import ARGUMENTS, SOURCES, build, plan_of, snapshot
 from tests.engine.test_git import git
 
@@ -339,7 +341,7 @@ def test_large_file(root: Path) -> None:
 
 
 def test_contents_beyond_those_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git_tree, "_KEPT", 100)
+    monkeypatch.setattr(git_contents, "_KEPT", 100)
     assert judged(root) == [outcome.status for outcome in plan_of(root).outcomes]
 
 
@@ -386,7 +388,7 @@ QUESTIONS = st.tuples(st.integers(0, 5), st.sampled_from([b"ab", b"bc", b"cd", b
 def test_answers_do_not_depend_on_earlier_questions(
     history: Path, questions: list[tuple[int, bytes]], kept: int
 ) -> None:
-    with mock.patch.object(git_tree, "_KEPT", kept), open_repository(history) as opened:
+    with mock.patch.object(git_contents, "_KEPT", kept), open_repository(history) as opened:
         trees = {number: opened.open(f"v{number}") for number, _ in questions}
         for number, needle in questions:
             with open_repository(history) as alone:
@@ -457,7 +459,7 @@ def test_partial_clone_whose_origin_is_gone(root: Path) -> None:
     clone = partial_clone(root)
     root.rename(root.parent / "gone")
     said = refused(clone)
-    assert "files of this partial clone are not here and cannot be fetched (" in said
+    assert "this partial clone lacks 7 files, which cannot be fetched (" in said
     assert "does not appear to be a git repository" in said
 
 

@@ -7,7 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.trees.directory import open_directory, package_version
+from sgl_npu_patch.engine.trees.directory import open_directory
+from sgl_npu_patch.engine.trees.version import package_version
 from tests.engine.package import build
 
 LAYOUTS = {"": "python/sglang", "python": "sglang", "python/sglang": "."}

@@ -188,4 +188,4 @@ def test_stems_are_all_that_contents_are_searched_for(series: str, beside: list[
     with open_repository(release_repository(*versions)) as opened:
         for version in versions:
             make_plan(opened.open(f"v{version}"), SERIES[series])
-        assert opened._stems == [*STEMS, *beside]
+        assert opened._search._stems == [*STEMS, *beside]

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import SourceTree
-from sgl_npu_patch.engine.trees.repository import GitTree
+from sgl_npu_patch.engine.trees.revision import GitTree
 
 _LIMIT = 64 << 20
 _TRIED = 16

@@ -26,9 +26,11 @@ from sgl_npu_patch.engine.store import (
 )
 from sgl_npu_patch.engine.trees.directory import SourceTree, open_directory
 from sgl_npu_patch.engine.trees.open import open_tree, prefix_of
-from sgl_npu_patch.engine.trees.repository import GitTree, Repository, open_repository
+from sgl_npu_patch.engine.trees.repository import Repository, open_repository
+from sgl_npu_patch.engine.trees.revision import GitTree
+from sgl_npu_patch.engine.trees.version import stated_version
 from sgl_npu_patch.matrix.selection import Wanted
-from sgl_npu_patch.reports.document import NOT_JUDGED, about_tree, header
+from sgl_npu_patch.reports.document import NOT_JUDGED, header
 
 Checks = Literal["", "static", "verify"]
 _SWITCH = 0.0005
@@ -194,7 +196,8 @@ class Judge:
         found: dict[str, Any] = json.loads(answer.data)
         document = (
             {"name": wanted.name}
-            | about_tree(tree)
+            | header()
+            | {"tree": _about(tree)}
             | NOT_JUDGED
             | {"copies": [path.as_posix() for path in tree.copies()]}
             | found
@@ -255,6 +258,10 @@ class Compute:
         verified = verify(after, static_only=static_only)
         found["checks"] = check_documents(verified.results)
         return found, verified.lasting
+
+
+def _about(tree: SourceTree) -> dict[str, Any]:
+    return {"path": tree.label, "version": stated_version(tree), "revision": tree.revision}
 
 
 def _torch() -> str:

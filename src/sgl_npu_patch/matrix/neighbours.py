@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.store import Questions
-from sgl_npu_patch.engine.trees.directory import VERSION_FILES, is_source
+from sgl_npu_patch.engine.trees.directory import is_source
 from sgl_npu_patch.engine.trees.repository import Change, Repository
+from sgl_npu_patch.engine.trees.version import VERSION_FILES
 
 _REGULAR = (0o100644, 0o100755)
 _LEADING = {"python", "sglang", "srt", "build", "__init__.py"}

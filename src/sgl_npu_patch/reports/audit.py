@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING
 
-from sgl_npu_patch.engine.trees.directory import SourceTree, full_name, package_version
+from sgl_npu_patch.engine.trees.directory import SourceTree, full_name
+from sgl_npu_patch.engine.trees.version import package_version
 from sgl_npu_patch.reports.document import document, render_rows, site_document
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.text import console_for, paragraph

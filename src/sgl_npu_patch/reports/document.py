@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.engine.trees.directory import SourceTree, package_version
+from sgl_npu_patch.engine.trees.directory import SourceTree
+from sgl_npu_patch.engine.trees.version import package_version
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.model import Outcome

@@ -1,9 +1,8 @@
-"""Find and read an SGLang source tree; nothing else in this tool opens its files for reading."""
+"""Find a package in a directory, and read its files."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,18 +11,16 @@ from typing import Protocol
 
 from sgl_npu_patch.engine.errors import Refused
 
-VERSION_FILES = ("_version.py", "version.py")
-_LAYOUTS = ("python/sglang", "sglang", ".")
-"""Where the package may stand below the path that the user gives: repository, `python/` or
-site-packages, the package itself."""
+LAYOUTS = ("python/sglang", "sglang", ".")
+"""Where the package may stand below the path that the user gives: in a repository, in its `python/`
+or site-packages, or at the path itself."""
 
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 """Never wait for a named pipe; Python's own `open` costs as much again as the reading."""
-_VERSION = re.compile(rb"""^__version__ *= *(?:\w+ *= *)*["']([^"'\n]+)""", re.MULTILINE)
 
 
 class SourceTree(Protocol):
-    """Give the bytes of one SGLang package, wherever they are kept.
+    """Read the files of one package, wherever they are kept.
 
     Paths are relative to the root that the user named; ``package`` is that of the ``sglang``
     folder below it.
@@ -51,7 +48,7 @@ class SourceTree(Protocol):
         ...
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's bytes, or None if there is no such file.
+        """Return a file's bytes, None if there is no such file.
 
         Raises:
             Refused: the file is there and cannot be read.
@@ -88,7 +85,7 @@ class DirectoryTree:
         )
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's bytes; see `SourceTree.read`."""
+        """Return a file's bytes; see `SourceTree.read`."""
         try:
             return self._read(path.as_posix())
         except FileNotFoundError:
@@ -114,7 +111,7 @@ class DirectoryTree:
 
         Upstream's packaging leaves them in `build`, and several wheels of forks ship that folder.
         """
-        found = {PurePosixPath(layout) for layout in _LAYOUTS[:-1]}
+        found = {PurePosixPath(layout) for layout in LAYOUTS[:-1]}
         for folder in {PurePosixPath(), self.package.parent}:
             built = self.root.joinpath(folder, "build").glob("lib*/sglang")
             found.update(PurePosixPath(path.relative_to(self.root).as_posix()) for path in built)
@@ -192,7 +189,7 @@ def find_package(
     below: PurePosixPath = PurePosixPath(),  # noqa: B008  # immutable
 ) -> PurePosixPath | None:
     """Find the package in a repository root, a `python/` folder, site-packages or itself."""
-    for layout in _LAYOUTS:
+    for layout in LAYOUTS:
         package = below / layout
         if has_folder(package / "srt") and has_file(package / "__init__.py"):
             return package
@@ -200,8 +197,8 @@ def find_package(
 
 
 def no_package(label: str) -> str:
-    """Say where the package was looked for."""
-    looked = ", ".join(f"{layout}/srt" if layout != "." else "srt" for layout in _LAYOUTS)
+    """Return the message of a tree without the package: where it was looked for."""
+    looked = ", ".join(f"{layout}/srt" if layout != "." else "srt" for layout in LAYOUTS)
     return (
         f"{label}: not an SGLang tree: looked for the package as {looked} and found none; "
         "give a repository root, its python/ folder, the sglang package or site-packages"
@@ -209,23 +206,13 @@ def no_package(label: str) -> str:
 
 
 def is_source(name: str) -> bool:
-    """Tell whether a file of that name is searched: no import reaches a hidden one."""
+    """Report whether a file of that name is searched: no import reaches a hidden one."""
     return name.endswith(".py") and not name.startswith(".")
 
 
 def full_name(tree: SourceTree) -> str:
     """Name a tree in a message: where it is, and which revision."""
     return f"{tree.label} at {tree.revision[:12]}" if tree.revision else tree.label
-
-
-def package_version(tree: SourceTree) -> str | None:
-    """Tell the version that the package names itself, None if it names none."""
-    for name in VERSION_FILES:
-        data = tree.read(tree.package / name)
-        match = _VERSION.search(data) if data else None
-        if match:
-            return match.group(1).decode("ascii", "replace")
-    return None
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Ask git for objects by id, through one process that it is left to run ahead in."""
+"""Read objects by id through one git process, which runs ahead of its reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DELTAS = 8 << 20
 
 
 class Objects:
-    """Ask one `git cat-file --batch` for objects by id; it is started when it is first needed."""
+    """Read objects from one `git cat-file --batch`, started when it is first needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class Objects:
         self._window = 0
 
     def get(self, ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Give kind and bytes of each object, in the order asked; all must be taken.
+        """Yield the kind and bytes of each object, in the order asked; all must be taken.
 
         Raises:
             Refused: one is missing, or git fails.
@@ -99,7 +99,7 @@ class Objects:
         # The next question starts anew, so that no answer that is left over is taken for its own.
         self._running().kill()
         self._said.seek(0)
-        said = first_line(self._said.read().decode("utf-8", "replace"))
+        said = git.first_line(self._said.read())
         self.close()
         return Refused(
             f"{self._path}: object {name} cannot be read ({said or 'it is missing'}): the "
@@ -108,7 +108,7 @@ class Objects:
 
 
 def _widened(pipe: IO[bytes] | None) -> int:
-    """Let a pipe hold more where the system can, and tell how many bytes it holds."""
+    """Enlarge a pipe where the system can, and return how many bytes it holds."""
     assert pipe
     with suppress(ImportError, AttributeError, OSError):
         import fcntl
@@ -117,8 +117,3 @@ def _widened(pipe: IO[bytes] | None) -> int:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _AHEAD)
         return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
     return _PIPE
-
-
-def first_line(said: str) -> str:
-    """Give the first line that git said which is no mere hint."""
-    return next((line for line in said.splitlines() if not line.startswith("hint:")), "")

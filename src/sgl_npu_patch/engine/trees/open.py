@@ -16,7 +16,7 @@ ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 @contextmanager
 def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
-    """Give the tree in a directory, in a revision of a repository, or in an archive.
+    """Open the tree in a directory, in a revision of a repository, or in an archive.
 
     Raises:
         Refused: there is no SGLang, or it cannot be read.
@@ -40,9 +40,9 @@ def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
 
 @contextmanager
 def as_folder(tree: SourceTree) -> Iterator[Path]:
-    """Give the root of a tree as a folder, which is all that Python imports from.
+    """Return the root of a tree as a folder, which is all that Python imports from.
 
-    What stands in no folder of its own has its package's Python files written to a throw-away one.
+    The Python files of a revision or an archive are written to a temporary one.
 
     Raises:
         Refused: a file cannot be read, or has no place below the root.
@@ -64,23 +64,23 @@ def as_folder(tree: SourceTree) -> Iterator[Path]:
                 target.write_bytes(tree.read(path) or b"")
             except OSError as error:
                 raise Refused(
-                    f"{path}: cannot be written to a throw-away folder: {error.strerror}"
+                    f"{path}: cannot be written to a temporary folder: {error.strerror}"
                 ) from error
         yield root
 
 
 def is_archive(path: Path) -> bool:
-    """Tell by its name whether a file is an archive that can be read."""
+    """Report by its name whether a file is an archive that can be read."""
     return path.name.endswith(ARCHIVES) and path.is_file()
 
 
 def prefix_of(tree: SourceTree) -> PurePosixPath:
-    """Give where a tree's root stands below that of its repository, if it is in one."""
+    """Return where a tree's root stands below that of its repository; empty if it is in none."""
     if tree.revision is not None:
-        from sgl_npu_patch.engine.trees.repository import GitTree
+        from sgl_npu_patch.engine.trees.revision import GitTree
 
         assert isinstance(tree, GitTree)
-        return tree.repository.prefix
+        return tree.prefix
     if not isinstance(tree, DirectoryTree):
         return PurePosixPath()
     root = git.work_tree(tree.root)
