@@ -61,7 +61,7 @@ def calls() -> dict[str, Callable[[], object]]:
     return {
         "linear layer": lambda: functional.linear(x, wide),
         "linear layer with bias": lambda: functional.linear(x, wide, bias),
-        "batch of products": lambda: torch.bmm(batch, batch.transpose(1, 2)),
+        "batched matmul": lambda: torch.bmm(batch, batch.transpose(1, 2)),
         "mean over the last axis": lambda: x.mean(-1),
         "mean over the first axis": lambda: x.mean(0),
         "log-softmax of logits": lambda: torch.log_softmax(logits, -1),
@@ -91,7 +91,7 @@ def operators() -> None:
 
 
 def draws() -> None:
-    """Print the kernels of a draw that depends on the request alone, the hash of its seed aside."""
+    """Print the kernels of sampling a token by its request's seed, without the hash of the seed."""
     machine = Machine(patched_tree(RELEASE))
     weights = npu(torch.randn(TOKENS, VOCABULARY).log_softmax(-1))
     seeds, positions = npu(torch.arange(TOKENS)), npu(torch.arange(TOKENS))
@@ -100,7 +100,7 @@ def draws() -> None:
     with machine.execution:
         seeded = counted(lambda: machine.module.multinomial_with_seed(weights, seeds, positions))
     native = counted(lambda: torch.multinomial(weights.exp(), 1))
-    print(f"{'draw of a token':<26}{len(native.kernels):>12}{len(seeded.kernels):>5}", end="")
+    print(f"{'sampling a token':<26}{len(native.kernels):>12}{len(seeded.kernels):>5}", end="")
     print(f"{native.copied:>13} B{seeded.copied:>10} B")
 
 
