@@ -19,7 +19,6 @@ from pathlib import PurePosixPath
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import mode, symbols
-from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.seam import Seam
 from sgl_npu_patch.engine.view import View
@@ -35,7 +34,7 @@ def gaps(view: View) -> tuple[str, ...]:
     several axes is a float32 sum, whatever aten would return; the norm names its parameters
     otherwise than the operator, needs them all, and leaves out the reciprocal deviations.
     """
-    path: PurePosixPath = view.package / vendor.FOLDER / f"{symbols.UPSTREAM_OPS}.py"
+    path: PurePosixPath = view.vendor_folder / f"{symbols.UPSTREAM_OPS}.py"
     source = view.overlay.source(path)
     assert source is not None, "native_enable insists on it"
     found = []

@@ -23,7 +23,6 @@ import libcst as cst
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
 from sgl_npu_patch.codemods.upstream import attention, handler, mode, symbols
 from sgl_npu_patch.codemods.upstream.handler import Branch
-from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
@@ -240,7 +239,7 @@ def gaps(view: View) -> tuple[str, ...]:
 
 def left_open(view: View) -> tuple[str, ...]:
     """Name the same where upstream's adaptation is in the tree beside something of ours."""
-    upstreams = view.package / vendor.FOLDER / f"{symbols.UPSTREAM_OPS}.py"
+    upstreams = view.vendor_folder / f"{symbols.UPSTREAM_OPS}.py"
     return gaps(view) if view.overlay.read(upstreams) is not None else ()
 
 

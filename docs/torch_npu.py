@@ -14,6 +14,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.fetch import fetch
 from sgl_npu_patch.verify import contracts, torch_npu_wheel
@@ -83,7 +84,7 @@ def row(version: str, tree: Path) -> str:
     cells.append("yes" if found.graph_handlers else "no")
     results = [
         each
-        for each in contracts.check(open_directory(tree), version)
+        for each in contracts.check(open_directory(tree, PROJECT), version)
         if each.verdict != "not-applicable"
     ]
     failed = [each for each in results if each.verdict == "fail"]

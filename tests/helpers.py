@@ -19,9 +19,10 @@ from pathlib import PurePosixPath
 import libcst as cst
 
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.model import SETTLED, Outcome
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.reports.text import evidence_lines
 
 Files = Mapping[str, str | bytes | None]
@@ -33,7 +34,7 @@ SAMPLER = "srt/layers/sampler.py"
 OPS = "srt/batch_invariant_ops/batch_invariant_ops.py"
 COMMON = "srt/utils/common.py"
 ATTENTION = "srt/hardware_backend/npu/attention/ascend_backend.py"
-NATIVE_OPS = f"{vendor.FOLDER}/npu_batch_invariant_ops.py"
+NATIVE_OPS = f"{PROJECT.vendor_folder}/npu_batch_invariant_ops.py"
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class MemoryTree:
     label: str = "memory"
     package: PurePosixPath = ROOT
     revision: str | None = None
+    project: Project = PROJECT
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """Give none; see `SourceTree.copies`."""
@@ -557,7 +559,7 @@ def check_applied(
     assert outcome.status == "pending", outcome
     old = package(before)
     changed = {name: data for name, data in files.items() if data != old.get(name)}
-    added = {f"{vendor.FOLDER}/{module}.py" for module in vendored}
+    added = {f"{PROJECT.vendor_folder}/{module}.py" for module in vendored}
     expected = {name: t.encode() if isinstance(t, str) else t for name, t in after.items()}
     assert set(changed) == set(expected) | added
     for name, data in expected.items():

@@ -15,7 +15,8 @@ from packaging.version import Version
 import sgl_npu_patch
 from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.templates import older_forms, template
+from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.engine.text.template import older_forms, template
 
 ROOT = Path(__file__).parents[1]
 
@@ -183,9 +184,9 @@ def test_every_template_is_used_and_every_used_template_exists() -> None:
 
 def test_older_forms_of_templates_can_be_brought_up_to_date() -> None:
     """Each has a form of today, from another text, whose placeholders it can fill."""
-    for form in older_forms():
+    for form in older_forms(PROJECT.templates):
         name, _, version = form.partition("@")
-        today, older = template(name), template(form)
+        today, older = (template(PROJECT.templates, each) for each in (name, form))
         assert today.template != older.template
         assert Version(version) < Version(__version__)
         named = [{m["named"] for m in t.pattern.finditer(t.template)} for t in (today, older)]

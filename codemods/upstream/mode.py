@@ -9,7 +9,6 @@ from sgl_npu_patch.codemods.upstream.symbols import (
     OURS,
     UPSTREAM_OPS,
 )
-from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.view import Spot, View
@@ -99,7 +98,7 @@ def require_torch_npu(view: View, spot: Spot) -> None:
 
 def require_upstream_ops(view: View, spot: Spot) -> None:
     """Insist that the module which upstream's own branch imports is in the tree."""
-    if view.overlay.read(view.package / vendor.FOLDER / f"{UPSTREAM_OPS}.py") is None:
+    if view.overlay.read(view.vendor_folder / f"{UPSTREAM_OPS}.py") is None:
         raise AnchorError(
             sought=f"{UPSTREAM_OPS}.py",
             expected=f"the module that {ENABLE} imports on an NPU",

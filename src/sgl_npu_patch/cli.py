@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from sgl_npu_patch import __version__
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from sgl_npu_patch.engine.seam import Seam
     from sgl_npu_patch.engine.trees.directory import SourceTree
     from sgl_npu_patch.verify.run import Verified
-
-WHEEL_SUFFIX = "npu.deterministic"
-"""What tells a patched wheel's version from the original's."""
 
 OK, NOT_AS_WANTED, USAGE, CONFLICT, REFUSED, BUG = 0, 1, 2, 3, 4, 70
 
@@ -195,7 +193,7 @@ def apply(
             "--wheel",
             metavar="FILE",
             help="Leave this wheel as it is and write a patched one to PATH, with the version "
-            f"suffix +{WHEEL_SUFFIX}.",
+            f"suffix +{PROJECT.wheel_suffix}.",
             show_default=False,
         ),
     ] = None,
@@ -240,14 +238,14 @@ def _apply_to_wheel(
     from sgl_npu_patch.engine.trees.wheel import open_wheel, target_of, write_wheel
 
     folder = _path(out, "PATH")
-    tree = open_wheel(_path(wheel, "FILE"))
+    tree = open_wheel(_path(wheel, "FILE"), PROJECT)
     plan = make_plan(tree, _seams(), selected)
     for warning in _warn_of_copies(tree):
         _warn(warning)
     prove(plan, _seams())
-    target = target_of(tree, folder, WHEEL_SUFFIX) if plan.changes.changes else None
+    target = target_of(tree, folder) if plan.changes.changes else None
     if target is not None and not check:
-        for name in write_wheel(tree, plan.changes, target, WHEEL_SUFFIX):
+        for name in write_wheel(tree, plan.changes, target):
             _warn(f"{name} is left out of the patched wheel, where it would not hold any more")
         plan = plan.as_applied()
     verb = "would change" if check else "changed"
@@ -893,7 +891,7 @@ def _opened(path: Path, rev: str | None) -> AbstractContextManager[SourceTree]:
 
     if rev == "":
         raise UsageError("REV is empty; give a commit, tag or branch")
-    return open_tree(path, rev)
+    return open_tree(path, PROJECT, rev)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.archive import check_members, find_copies
 
@@ -240,7 +241,7 @@ def _unpack(wheel: Path, into: Path) -> tuple[int, int, tuple[PurePosixPath, ...
         raise Refused(f"{wheel.name} is not a readable wheel: {error}") from error
     if not (into / PACKAGE / "__init__.py").is_file():
         raise Refused(f"{wheel.name} holds no package `{PACKAGE}`: it is not a release of SGLang")
-    return files, left_out, find_copies(member.filename for member in members)
+    return files, left_out, find_copies(PROJECT, (member.filename for member in members))
 
 
 def _belongs(path: PurePosixPath) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch import __version__
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.vendor import render
 from tests.engine.package import (
     ADDED,
@@ -294,7 +295,7 @@ def test_outdated_module_that_was_never_committed(tmp_path: Path) -> None:
     git(tmp_path, "commit", "--quiet", "--message", "first")
     assert run("apply", tmp_path).code == 0
     git(tmp_path, "commit", "--quiet", "--all", "--message", "second")
-    old = render("npu_ops").replace(
+    old = render(PROJECT, "npu_ops").replace(
         b"sgl-npu-patch " + __version__.encode(), b"sgl-npu-patch 0.0.1"
     )
     (package / VENDORED / "npu_ops.py").write_bytes(old)

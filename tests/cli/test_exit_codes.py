@@ -63,7 +63,7 @@ def prepend(data: bytes) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        pytest.param(shutil.rmtree, "not an SGLang tree", id="empty"),
+        pytest.param(shutil.rmtree, "not a tree of SGLang", id="empty"),
         pytest.param(
             lambda package: shutil.rmtree(package.parents[1]), "does not exist", id="missing"
         ),

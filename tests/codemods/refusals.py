@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from tests.helpers import (
     ATTENTION,
@@ -147,8 +148,8 @@ ATTENTIONS: dict[str, Files] = {
 }
 
 _FILTERED, _DRAW, _CLASS = SAMPLER_FILTERED, SAMPLER_DRAW, SAMPLER_CLASS
-_NPU_OPS = f"{vendor.FOLDER}/npu_ops.py"
-_OURS = vendor.render("npu_ops").decode()
+_NPU_OPS = f"{PROJECT.vendor_folder}/npu_ops.py"
+_OURS = vendor.render(PROJECT, "npu_ops").decode()
 
 REFUSALS: dict[str, dict[str, Files]] = {
     "backend_lists": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from tests.helpers import (
     HANDLER,
     SERVER_ARGS,
@@ -20,7 +20,7 @@ from tests.helpers import (
 )
 
 SEAM = "hardened_launch"
-PATH = f"{vendor.FOLDER}/launch_guards.py"
+PATH = f"{PROJECT.vendor_folder}/launch_guards.py"
 HEAD = """\
 
         if is_npu():

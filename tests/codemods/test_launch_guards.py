@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from tests.helpers import (
     HANDLER,
     NATIVE_OPS,
@@ -23,7 +23,7 @@ from tests.helpers import (
 )
 
 SEAM = "launch_guards"
-PATH = f"{vendor.FOLDER}/launch_guards.py"
+PATH = f"{PROJECT.vendor_folder}/launch_guards.py"
 CALL = """\
 
         if is_npu():

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from sgl_npu_patch import __version__
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from tests.helpers import (
     NATIVE_OPS,
     OPS,
@@ -21,7 +21,7 @@ from tests.helpers import (
 )
 
 SEAM = "npu_ops"
-PATH = f"{vendor.FOLDER}/npu_ops.py"
+PATH = f"{PROJECT.vendor_folder}/npu_ops.py"
 
 
 def _vendored() -> bytes:

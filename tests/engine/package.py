@@ -15,6 +15,7 @@ from unittest import mock
 
 from sgl_npu_patch import cli
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.upstream.program import Run
@@ -140,7 +141,7 @@ def build(root: Path, layout: str = "python/sglang", **replaced: str | bytes | N
 
 def plan_of(root: Path) -> Plan:
     """Judge the whole series on a tree."""
-    return make_plan(open_directory(root), SERIES)
+    return make_plan(open_directory(root, PROJECT), SERIES)
 
 
 def snapshot(root: Path) -> dict[str, tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees import archive as engine_archive
@@ -71,7 +72,7 @@ def test_copies_are_found() -> None:
     names = ["build/lib/sglang/srt/a.py", "build/lib/sglang/srt/b/c.py", "sglang/srt/a.py"]
     names += ["x/sglang/a.py", "x/sglangs/srt/a.py", "mysglang/srt/a.py", "sglang/sglang/srt/a.py"]
     copies = ("build/lib/sglang", "sglang/sglang")
-    assert find_copies(names) == tuple(map(PurePosixPath, copies))
+    assert find_copies(PROJECT, names) == tuple(map(PurePosixPath, copies))
 
 
 def pack(archive: Path, members: Mapping[str, bytes | tarfile.TarInfo | zipfile.ZipInfo]) -> Path:
@@ -115,7 +116,7 @@ ARCHIVES = ["a.zip", "a.tar", "a.tar.gz", "a.tgz", "a.tar.bz2", "a.tar.xz"]
     ["sglang-0.5.9/python/sglang/", "sglang-0.5.9/sglang/", "python/sglang/", "sglang/", "x/", ""],
 )
 def test_archive_reads_as_a_directory_does(tmp_path: Path, name: str, folder: str) -> None:
-    tree = open_archive(pack(tmp_path / name, sources(folder)))
+    tree = open_archive(pack(tmp_path / name, sources(folder)), PROJECT)
     build(tmp_path / "tree", folder or ".")
     assert tree.package == PurePosixPath(folder)
     assert tree.read(tree.package / "no.py") is None
@@ -135,7 +136,7 @@ def test_archive_reads_as_a_directory_does(tmp_path: Path, name: str, folder: st
 def test_archive_leaves_out_what_a_directory_does(tmp_path: Path, name: str) -> None:
     odd = ["x/.a.py", "x/.b/a.py", "x/__pycache__/a.py", "x/a.txt", "sglang/a.py"]
     more = {f"top/sglang/{path}": b"is_odd" for path in odd}
-    tree = open_archive(pack(tmp_path / name, {**sources("top/sglang/"), **more}))
+    tree = open_archive(pack(tmp_path / name, {**sources("top/sglang/"), **more}), PROJECT)
     assert tree.containing(b"is_odd") == (PurePosixPath("top/sglang/sglang/a.py"),)
     assert tree.containing(b"is_npu", [PurePosixPath("top/sglang/sglang/a.py")]) == ()
 
@@ -144,7 +145,7 @@ def test_archive_with_folders_dots_and_a_copy(tmp_path: Path) -> None:
     folder = tarfile.TarInfo("./top/sglang/srt")
     folder.type = tarfile.DIRTYPE
     files = {**sources("./top/sglang/"), "./top/build/lib/sglang/srt/a.py": b""}
-    tree = open_archive(pack(tmp_path / "a.tar", {"./top/sglang/srt": folder, **files}))
+    tree = open_archive(pack(tmp_path / "a.tar", {"./top/sglang/srt": folder, **files}), PROJECT)
     assert tree.package == PurePosixPath("top/sglang")
     assert tree.copies() == (PurePosixPath("top/build/lib/sglang"),)
 
@@ -154,7 +155,7 @@ def test_archive_with_folders_dots_and_a_copy(tmp_path: Path) -> None:
 def test_hostile_archive_is_refused(tmp_path: Path, name: str, member: str) -> None:
     archive = pack(tmp_path / name, {**sources("sglang/"), member: b""})
     with pytest.raises(Refused, match=r"a\..* holds .*, which a source archive never does"):
-        open_archive(archive)
+        open_archive(archive, PROJECT)
 
 
 @pytest.mark.parametrize("kind", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
@@ -162,16 +163,16 @@ def test_special_member_is_refused(tmp_path: Path, kind: bytes) -> None:
     info = tarfile.TarInfo("x.py")
     info.type = kind
     with pytest.raises(Refused, match=r"holds 'x\.py', which a source archive never does"):
-        open_archive(pack(tmp_path / "a.tar", {**sources("sglang/"), "x.py": info}))
+        open_archive(pack(tmp_path / "a.tar", {**sources("sglang/"), "x.py": info}), PROJECT)
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
 def test_link_in_an_archive(tmp_path: Path, name: str) -> None:
     files = {**sources("sglang/"), "link.py": link(name, "link.py")}
-    assert open_archive(pack(tmp_path / name, files)).containing(b"DETERMINISTIC")
+    assert open_archive(pack(tmp_path / name, files), PROJECT).containing(b"DETERMINISTIC")
     files["sglang/link.py"] = link(name, "sglang/link.py")
     with pytest.raises(Refused, match=r"sglang/link\.py is a link, which is not followed"):
-        open_archive(pack(tmp_path / name, files)).containing(b"DETERMINISTIC")
+        open_archive(pack(tmp_path / name, files), PROJECT).containing(b"DETERMINISTIC")
 
 
 def test_member_twice_is_refused(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_member_twice_is_refused(tmp_path: Path) -> None:
     with tarfile.open(archive, "a") as tar:
         tar.addfile(tarfile.TarInfo("sglang/version.py"))
     with pytest.raises(Refused, match=r"'sglang/version\.py' more than once"):
-        open_archive(archive)
+        open_archive(archive, PROJECT)
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -189,22 +190,22 @@ def test_damaged_archive_is_refused(tmp_path: Path, name: str) -> None:
     for damaged in (b"", b"no archive", data[: len(data) // 2]):
         archive.write_bytes(damaged)
         with pytest.raises(Refused, match=r"a\..*: (is not readable|cannot be read)"):
-            make_plan(open_archive(archive), SERIES)
+            make_plan(open_archive(archive, PROJECT), SERIES)
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
 def test_archive_of_something_else(tmp_path: Path, name: str) -> None:
     for files in ({"a/b.py": b""}, sources("one/two/sglang/"), {}):
-        with pytest.raises(Refused, match="not an SGLang tree: looked for"):
-            open_archive(pack(tmp_path / name, files))
+        with pytest.raises(Refused, match="not a tree of SGLang: looked for"):
+            open_archive(pack(tmp_path / name, files), PROJECT)
 
 
 def test_huge_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_archive, "_LIMIT", 1 << 20)
     archive = pack(tmp_path / "a.tar.gz", {**sources("sglang/"), "x.py": b"\0" * (1 << 20)})
     with pytest.raises(Refused, match="holds more than 1 MB of Python"):
-        open_archive(archive)
+        open_archive(archive, PROJECT)
 
 
 def test_wheel_is_an_archive(tmp_path: Path) -> None:
-    assert isinstance(open_archive(build_wheel(tmp_path)), WheelTree)
+    assert isinstance(open_archive(build_wheel(tmp_path), PROJECT), WheelTree)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import store as cache
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
@@ -20,6 +21,7 @@ from sgl_npu_patch.engine.trees.git_contents import Contents
 from sgl_npu_patch.engine.trees.git_search import Search
 from sgl_npu_patch.engine.trees.repository import Repository, open_repository
 from sgl_npu_patch.engine.trees.revision import GitTree
+from sgl_npu_patch.matrix.judge import MADE_OF
 from tests.engine.package import ARGUMENTS, COMMON, SOURCES, build
 from tests.engine.test_git import git
 from tests.engine.test_git_tree import commit
@@ -38,7 +40,7 @@ def judge(tree: SourceTree) -> bytes:
 @pytest.fixture
 def memory(tmp_path: Path) -> Memory:
     ASKED.clear()
-    return Memory(Store(tmp_path / "cache"), "all")
+    return Memory(Store(tmp_path / "cache"), "all", MADE_OF)
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(root: Path) -> Iterator[Repository]:
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         yield opened
 
 
@@ -71,7 +73,7 @@ def test_second_time_nothing_is_read(
     ASKED.clear()
     monkeypatch.setattr(Contents, "read", None)
     monkeypatch.setattr(Search, "holding", None)
-    with open_repository(root) as again:
+    with open_repository(root, PROJECT) as again:
         assert memory.answer(again.open("HEAD"), judge).data == first
     assert ASKED == []
 
@@ -111,12 +113,12 @@ def test_file_that_was_missing_is_asked_about(
 def test_directories_are_known_by_content(
     root: Path, repository: Repository, memory: Memory
 ) -> None:
-    answer = memory.answer(open_directory(root), judge).data
+    answer = memory.answer(open_directory(root, PROJECT), judge).data
     (root / "python/sglang/srt/other.py").write_bytes(b"x = 1\n")
-    assert memory.answer(open_directory(root), judge).data == answer
+    assert memory.answer(open_directory(root, PROJECT), judge).data == answer
     assert len(ASKED) == 1
     (root / "python/sglang" / ARGUMENTS).write_bytes(b"enable_deterministic_inference\n")
-    assert memory.answer(open_directory(root), judge).data != answer
+    assert memory.answer(open_directory(root, PROJECT), judge).data != answer
 
 
 def test_question_and_tool_are_part_of_the_key(
@@ -124,7 +126,7 @@ def test_question_and_tool_are_part_of_the_key(
 ) -> None:
     tree = repository.open("HEAD")
     memory.answer(tree, judge)
-    Memory(memory.store, "other").answer(tree, judge)
+    Memory(memory.store, "other", MADE_OF).answer(tree, judge)
     assert len(ASKED) == 2
     monkeypatch.setattr(cache, "fingerprint", lambda made_of: "another version")
     memory.answer(tree, judge)
@@ -149,10 +151,10 @@ def test_fingerprint(
         (tmp_path / each).mkdir()
         (tmp_path / each / "__init__.py").touch()
     monkeypatch.setattr(cache, "_folder", lambda name: tmp_path / name.rpartition(".")[2])
-    before = cache.fingerprint.__wrapped__()
-    assert before == cache.fingerprint.__wrapped__()
+    before = cache.fingerprint.__wrapped__(MADE_OF)
+    assert before == cache.fingerprint.__wrapped__(MADE_OF)
     (tmp_path / folder / name).write_text("new")
-    assert (cache.fingerprint.__wrapped__() != before) == counts
+    assert (cache.fingerprint.__wrapped__(MADE_OF) != before) == counts
 
 
 def test_fingerprint_of_this_tool_is_stable() -> None:
@@ -162,7 +164,7 @@ def test_fingerprint_of_this_tool_is_stable() -> None:
 def test_refusal_is_not_remembered(root: Path, memory: Memory) -> None:
     build(root, server_args="", sampler="", batch_invariant_ops="")
     commit(root)
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         for _ in range(2):
             with pytest.raises(Refused, match="this tree: this SGLang has no deterministic"):
                 memory.answer(opened.open("HEAD"), judge)
@@ -203,7 +205,7 @@ def test_damaged_cache_changes_no_answer(
 @pytest.mark.parametrize("folder", ["file/below", "/proc/none"])
 def test_folder_that_cannot_be_written(tmp_path: Path, repository: Repository, folder: str) -> None:
     (tmp_path / "file").touch()
-    memory = Memory(Store(tmp_path / folder), "all")
+    memory = Memory(Store(tmp_path / folder), "all", MADE_OF)
     tree: GitTree = repository.open("HEAD")
     assert memory.answer(tree, judge).data == judge(tree)
     memory.store.trim()

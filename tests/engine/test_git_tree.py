@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees import git_contents
@@ -50,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(root: Path) -> Iterator[Repository]:
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         yield opened
 
 
@@ -64,7 +65,7 @@ def partial_clone(root: Path, *options: str) -> Path:
 
 
 def judged(folder: Path, revision: str = "HEAD") -> list[str]:
-    with open_repository(folder) as opened:
+    with open_repository(folder, PROJECT) as opened:
         return [outcome.status for outcome in make_plan(opened.open(revision), SERIES).outcomes]
 
 
@@ -80,8 +81,8 @@ def test_reads_as_a_directory_does(root: Path) -> None:
         target.parent.mkdir(exist_ok=True)
         target.write_text("def is_npu")
     revision = commit(root)
-    directory = open_directory(root)
-    with open_repository(root) as opened:
+    directory = open_directory(root, PROJECT)
+    with open_repository(root, PROJECT) as opened:
         tree = opened.open("main")
         assert (tree.package, tree.revision, tree.label) == (PACKAGE, revision, str(root))
         for needle in (b"def is_npu", b"import", b"nothing at all"):
@@ -114,7 +115,7 @@ def test_layouts(tmp_path: Path, layout: str, inside: str) -> None:
     build(tmp_path / inside, layout)
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
-    with open_repository(tmp_path / inside) as opened:
+    with open_repository(tmp_path / inside, PROJECT) as opened:
         tree = opened.open("HEAD")
         assert tree.package == PurePosixPath(layout)
         assert opened.prefix == PurePosixPath(inside)
@@ -124,13 +125,13 @@ def test_layouts(tmp_path: Path, layout: str, inside: str) -> None:
 
 def test_folder_that_the_revision_lacks(root: Path) -> None:
     (root / "later").mkdir()
-    assert "not an SGLang tree" in refused(root / "later")
+    assert "not a tree of SGLang" in refused(root / "later")
 
 
 def test_no_package(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "empty")
-    assert f"{tmp_path} at HEAD: not an SGLang tree: looked for" in refused(tmp_path)
+    assert f"{tmp_path} at HEAD: not a tree of SGLang: looked for" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +141,11 @@ def test_copies(root: Path, inner: str) -> None:
     (root / inner).mkdir(parents=True)
     (root / inner / "x.py").touch()
     commit(root)
-    assert open_directory(root).copies() == (PurePosixPath(inner).parent,)
+    assert open_directory(root, PROJECT).copies() == (PurePosixPath(inner).parent,)
     (root / "build").mkdir(exist_ok=True)
     (root / "build/liblink").symlink_to("../python")
     commit(root)
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         assert opened.open("HEAD").copies() == (PurePosixPath(inner).parent,)
 
 
@@ -258,7 +259,7 @@ def test_link_or_submodule_above_the_package(root: Path, name: str, kind: str) -
     git(root, "commit", "--quiet", "--message", "next")
     said = refused(root)
     if name.endswith("srt"):
-        assert "not an SGLang tree" in said
+        assert "not a tree of SGLang" in said
     else:
         what = "symbolic link" if kind == "120000" else "submodule"
         assert f"{name} is a {what} in this revision" in said
@@ -309,7 +310,7 @@ def test_bytes_are_those_stored(root: Path, tmp_path: Path) -> None:
     for name in ("filter.x.smudge", "filter.x.clean", "filter.x.process", "diff.x.textconv"):
         git(root, "config", name, str(program))
     git(root, "config", "core.autocrlf", "true")
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         tree = opened.open("HEAD")
         assert tree.read(PACKAGE / "srt/odd.py") == data
         assert tree.containing(b"\xff\n\r") == (PACKAGE / "srt/odd.py",)
@@ -324,7 +325,7 @@ def test_path_that_is_not_utf8(root: Path) -> None:
     git(root, "rm", "-r", "--quiet", "--cached", "python/sglang/srt")
     git(root, "read-tree", "--prefix=python/sglang/srt", tree)
     git(root, "commit", "--quiet", "--message", "next")
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         found = opened.open("HEAD").containing(b"is_npu = 1")
         assert [os.fsencode(path.name) for path in found] == [b"\xff\xfe.py"]
         assert opened.open("HEAD").read(found[0]) == b"is_npu = 1\n"
@@ -335,7 +336,7 @@ def test_large_file(root: Path) -> None:
     data = b"# line\n" * 3_000_000 + b"is_large = 1\n"
     (root / "python/sglang/srt/large.py").write_bytes(data)
     commit(root)
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         (found,) = opened.open("HEAD").containing(b"is_large")
         assert opened.open("HEAD").read(found) == data
 
@@ -356,7 +357,7 @@ def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Objects, "get", counted)
     (root / "python/sglang/srt/new.py").write_text("x = 1\n")
     commit(root)
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         for revision in ("HEAD~1", "HEAD", "main"):
             make_plan(opened.open(revision), SERIES)
     assert {name for name, times in asked.items() if times > 1} == set()
@@ -388,10 +389,13 @@ QUESTIONS = st.tuples(st.integers(0, 5), st.sampled_from([b"ab", b"bc", b"cd", b
 def test_answers_do_not_depend_on_earlier_questions(
     history: Path, questions: list[tuple[int, bytes]], kept: int
 ) -> None:
-    with mock.patch.object(git_contents, "_KEPT", kept), open_repository(history) as opened:
+    with (
+        mock.patch.object(git_contents, "_KEPT", kept),
+        open_repository(history, PROJECT) as opened,
+    ):
         trees = {number: opened.open(f"v{number}") for number, _ in questions}
         for number, needle in questions:
-            with open_repository(history) as alone:
+            with open_repository(history, PROJECT) as alone:
                 expected = [
                     path
                     for path in alone.open(f"v{number}").containing(b"")
@@ -451,7 +455,7 @@ def test_partial_clone(root: Path) -> None:
 
 
 def test_partial_clone_reads_a_single_file(root: Path) -> None:
-    with open_repository(partial_clone(root)) as opened:
+    with open_repository(partial_clone(root), PROJECT) as opened:
         assert opened.open("HEAD").read(PACKAGE / ARGUMENTS) == SOURCES[ARGUMENTS].encode()
 
 
@@ -476,7 +480,7 @@ def test_goes_on_after_a_damaged_revision(root: Path) -> None:
     commit(root)
     blob = output(root, "rev-parse", "HEAD:python/sglang/srt/bad.py")
     (root / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         with pytest.raises(Refused, match=f"object {blob} cannot be read"):
             make_plan(opened.open("HEAD"), SERIES)
         plan = make_plan(opened.open("HEAD~1"), SERIES)
@@ -599,7 +603,7 @@ def test_git_is_missing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_process_ends_with_the_repository(root: Path) -> None:
-    with open_repository(root) as opened:
+    with open_repository(root, PROJECT) as opened:
         tree: GitTree = opened.open("HEAD")
         process = opened._objects._process
         assert process is not None

@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder, open_tree
@@ -32,7 +33,7 @@ def sources(folder: Path) -> dict[str, str]:
 def test_a_folder_is_used_where_it_stands(tmp_path: Path, scratch: Path) -> None:
     build(tmp_path / "tree")
     (tmp_path / "link").symlink_to("tree")
-    with open_tree(tmp_path / "link") as tree, as_folder(tree) as root:
+    with open_tree(tmp_path / "link", PROJECT) as tree, as_folder(tree) as root:
         assert root == (tmp_path / "tree").resolve()
     assert list(scratch.iterdir()) == []
 
@@ -44,7 +45,7 @@ def test_a_revision_is_written_out_and_removed(tmp_path: Path, scratch: Path, in
     git(folder, "init", "--quiet")
     commit(folder)
     before = snapshot(folder)
-    with open_tree(folder / inside, "HEAD") as tree, as_folder(tree) as root:
+    with open_tree(folder / inside, PROJECT, "HEAD") as tree, as_folder(tree) as root:
         package = root / tree.package
         assert package.name == "sglang"
         assert sources(package) == dict(sorted(SOURCES.items()))

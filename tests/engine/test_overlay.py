@@ -4,6 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.overlay import FileChange, Overlay
 from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.engine.package import COMMON, MODE, build
@@ -14,7 +15,7 @@ PACKAGE = PurePosixPath("sglang")
 @pytest.fixture
 def overlay(tmp_path: Path) -> Overlay:
     build(tmp_path, "sglang")
-    return Overlay(open_directory(tmp_path))
+    return Overlay(open_directory(tmp_path, PROJECT))
 
 
 def test_pending_content_is_seen_first(overlay: Overlay) -> None:

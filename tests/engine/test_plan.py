@@ -6,6 +6,7 @@ import pytest
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.plan import check_selection, make_plan, prove
 from sgl_npu_patch.engine.text.source import read_source
@@ -142,13 +143,15 @@ def test_older_module_is_refreshed(tmp_path: Path) -> None:
     assert plan_of(tmp_path).changes.changes == ()
     target = package / VENDORED / "npu_ops.py"
     target.write_bytes(
-        render("npu_ops").replace(b"sgl-npu-patch " + __version__.encode(), b"sgl-npu-patch 0.0.1")
+        render(PROJECT, "npu_ops").replace(
+            b"sgl-npu-patch " + __version__.encode(), b"sgl-npu-patch 0.0.1"
+        )
     )
     plan = plan_of(tmp_path)
     found = {o.seam: (o.status, o.outdated) for o in plan.outcomes if o.status != "not-needed"}
     assert found.pop("npu_ops") == ("pending", True)
     assert set(found.values()) == {("already", False)}
-    assert [change.after for change in plan.changes.changes] == [render("npu_ops")]
+    assert [change.after for change in plan.changes.changes] == [render(PROJECT, "npu_ops")]
 
 
 def test_too_old(tmp_path: Path) -> None:
@@ -183,7 +186,7 @@ def test_selection_is_put_in_order() -> None:
 
 def test_requirement_of_this_tree(tmp_path: Path) -> None:
     build(tmp_path)
-    tree = open_directory(tmp_path)
+    tree = open_directory(tmp_path, PROJECT)
     with pytest.raises(UsageError, match="batch_invariant needs device_dispatch on this tree"):
         make_plan(tree, SERIES, ["batch_invariant", "npu_ops"])
     chosen = make_plan(tree, SERIES, ["batch_invariant", "npu_ops", "device_dispatch"])

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
 from sgl_npu_patch.engine.record import paths_of, record, update
 from sgl_npu_patch.engine.trees.directory import open_directory
@@ -142,7 +143,7 @@ def test_fetched_release_has_nothing_to_record_in(tmp_path: Path) -> None:
 
 
 def test_nothing_to_change_reads_no_record(tmp_path: Path) -> None:
-    tree = open_directory(build(tmp_path, "sglang").parent)
+    tree = open_directory(build(tmp_path, "sglang").parent, PROJECT)
     (tmp_path / METADATA / "RECORD").mkdir(parents=True)
     assert record(tree, ChangeSet(())).changes == ChangeSet(())
 
@@ -158,7 +159,7 @@ def test_update_keeps_what_it_does_not_know() -> None:
 def test_record_is_one_more_file_of_the_commit(tmp_path: Path) -> None:
     target = install(tmp_path)
     plan = plan_of(tmp_path)
-    recorded = record(open_directory(tmp_path), plan.changes)
+    recorded = record(open_directory(tmp_path, PROJECT), plan.changes)
     changed = [change.path for change in recorded.changes.changes]
     assert PurePosixPath(METADATA, "RECORD") in changed
     assert changed == sorted(changed)

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.engine.trees.version import package_version
@@ -17,7 +18,7 @@ LAYOUTS = {"": "python/sglang", "python": "sglang", "python/sglang": "."}
 @pytest.mark.parametrize(("below", "package"), LAYOUTS.items(), ids=["root", "python", "package"])
 def test_package_is_found_in_every_layout(tmp_path: Path, below: str, package: str) -> None:
     build(tmp_path)
-    tree = open_directory(tmp_path / below)
+    tree = open_directory(tmp_path / below, PROJECT)
     assert tree.package == PurePosixPath(package)
     assert tree.read(tree.package / "srt/server_args.py")
     found = tree.containing(b"def is_npu")
@@ -27,15 +28,15 @@ def test_package_is_found_in_every_layout(tmp_path: Path, below: str, package: s
 def test_repository_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
     build(tmp_path)
     (tmp_path / "sglang").mkdir()
-    assert open_directory(tmp_path).package == PurePosixPath("python/sglang")
+    assert open_directory(tmp_path, PROJECT).package == PurePosixPath("python/sglang")
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "srt"])
 def test_folder_without_the_marks_of_the_package(tmp_path: Path, name: str) -> None:
     package = build(tmp_path)
     (package / name).rename(tmp_path / "elsewhere")
-    with pytest.raises(Refused, match="not an SGLang tree"):
-        open_directory(tmp_path)
+    with pytest.raises(Refused, match="not a tree of SGLang"):
+        open_directory(tmp_path, PROJECT)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_folder_without_the_marks_of_the_package(tmp_path: Path, name: str) -> N
         ("file", "is not a directory"),
         ("loop", "does not exist"),
         ("x" * 300, "File name too long"),
-        ("empty", "not an SGLang tree"),
+        ("empty", "not a tree of SGLang"),
     ],
 )
 def test_what_is_no_tree(tmp_path: Path, name: str, said: str) -> None:
@@ -53,19 +54,19 @@ def test_what_is_no_tree(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(Refused, match=said):
-        open_directory(tmp_path / name)
+        open_directory(tmp_path / name, PROJECT)
 
 
 def test_missing_file_is_none(tmp_path: Path) -> None:
     build(tmp_path)
-    tree = open_directory(tmp_path)
+    tree = open_directory(tmp_path, PROJECT)
     assert tree.read(PurePosixPath("python/sglang/nothing.py")) is None
     assert tree.read(PurePosixPath("python/sglang/version.py/inner.py")) is None
 
 
 def test_each_file_is_read_once(tmp_path: Path) -> None:
     package = build(tmp_path)
-    tree = open_directory(tmp_path)
+    tree = open_directory(tmp_path, PROJECT)
     before = tree.containing(b"is_npu")
     (package / "srt/utils/common.py").write_bytes(b"")
     assert tree.containing(b"is_npu") == before
@@ -73,7 +74,7 @@ def test_each_file_is_read_once(tmp_path: Path) -> None:
 
 def test_search_is_limited_to_the_given_files(tmp_path: Path) -> None:
     build(tmp_path)
-    tree = open_directory(tmp_path)
+    tree = open_directory(tmp_path, PROJECT)
     some = tree.package / "srt/layers/sampler.py"
     assert tree.containing(b"def ", [some]) == (some,)
 
@@ -101,7 +102,7 @@ def test_what_no_import_reaches_is_passed_over(tmp_path: Path, make: object) -> 
     for hidden in ("srt/.checkpoints", "srt/__pycache__"):
         (package / hidden).mkdir()
         (package / hidden / "copy.py").write_bytes(b"def is_npu(): ...")
-    tree = open_directory(tmp_path)
+    tree = open_directory(tmp_path, PROJECT)
     assert tree.containing(b"def is_npu") == (tree.package / "srt/utils/common.py",)
 
 
@@ -132,7 +133,7 @@ def test_what_cannot_be_read_is_named(
     monkeypatch.chdir(package / "srt")  # a socket's path must be short
     make(Path("x.py") if said == "cannot be read" else package / "srt/x.py")
     with pytest.raises(Refused, match=rf"srt/x\.py: .*{said}"):
-        open_directory(tmp_path).containing(b"is_npu")
+        open_directory(tmp_path, PROJECT).containing(b"is_npu")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_version_is_what_the_package_says(
     tmp_path: Path, content: bytes | None, version: str | None
 ) -> None:
     build(tmp_path, version=content)
-    assert package_version(open_directory(tmp_path)) == version
+    assert package_version(open_directory(tmp_path, PROJECT)) == version
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_other_copies_of_the_package_are_named(
 ) -> None:
     build(tmp_path, layout)
     build(tmp_path, copy)
-    tree = open_directory(tmp_path)
+    tree = open_directory(tmp_path, PROJECT)
     assert tree.package == PurePosixPath(layout)
     assert tree.copies() == ((PurePosixPath(copy),) if seen else ())
 
@@ -177,4 +178,4 @@ def test_what_only_looks_like_a_copy_is_not_named(tmp_path: Path) -> None:
     build(tmp_path, "sglang")
     (tmp_path / "build/lib/sglang").mkdir(parents=True)
     (tmp_path / "python/sglang").mkdir(parents=True)
-    assert open_directory(tmp_path).copies() == ()
+    assert open_directory(tmp_path, PROJECT).copies() == ()

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from sgl_npu_patch import __version__
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.vendor import Vendored, recognise, render
 
@@ -21,15 +22,17 @@ def written_by(version: str, body: str) -> bytes:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_own_rendering_is_current(module: str) -> None:
-    data = render(module)
-    assert recognise(module, data) == Vendored("current", __version__)
-    assert recognise(module, data.replace(b"\n", b"\r\n")) == Vendored("current", __version__)
+    data = render(PROJECT, module)
+    assert recognise(PROJECT, module, data) == Vendored("current", __version__)
+    assert recognise(PROJECT, module, data.replace(b"\n", b"\r\n")) == Vendored(
+        "current", __version__
+    )
     assert b"\r" not in data
     compile(data, module, "exec", dont_inherit=True)
 
 
 def test_no_file_is_missing() -> None:
-    assert recognise("npu_ops", None) == Vendored("missing")
+    assert recognise(PROJECT, "npu_ops", None) == Vendored("missing")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_no_file_is_missing() -> None:
     ],
 )
 def test_other_versions(version: str, state: str) -> None:
-    assert recognise("npu_ops", written_by(version, "x = 1\n")) == Vendored(state, version)  # type: ignore[arg-type]
+    assert recognise(PROJECT, "npu_ops", written_by(version, "x = 1\n")) == Vendored(state, version)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -52,13 +55,13 @@ def test_other_versions(version: str, state: str) -> None:
 )
 def test_versions_are_no_text(version: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vendor, "__version__", "0.10.0")
-    assert recognise("npu_ops", written_by(version, "x = 1\n")).state == state
+    assert recognise(PROJECT, "npu_ops", written_by(version, "x = 1\n")).state == state
 
 
 @pytest.mark.parametrize("edit", [b"x = 2\n", b"\n"], ids=["line", "newline"])
 def test_edited_since(edit: bytes) -> None:
-    assert recognise("npu_ops", render("npu_ops") + edit).state == "edited"
-    assert recognise("npu_ops", written_by("0.0.1", "x = 1\n") + edit).state == "edited"
+    assert recognise(PROJECT, "npu_ops", render(PROJECT, "npu_ops") + edit).state == "edited"
+    assert recognise(PROJECT, "npu_ops", written_by("0.0.1", "x = 1\n") + edit).state == "edited"
 
 
 @pytest.mark.parametrize(
@@ -74,12 +77,12 @@ def test_edited_since(edit: bytes) -> None:
     ids=["empty", "code", "no text", "other header", "header further down", "no version"],
 )
 def test_somebody_elses(data: bytes) -> None:
-    assert recognise("npu_ops", data) == Vendored("foreign")
+    assert recognise(PROJECT, "npu_ops", data) == Vendored("foreign")
 
 
 def test_one_module_is_not_taken_for_the_other() -> None:
-    assert recognise("npu_ops", render("launch_guards")).state != "current"
+    assert recognise(PROJECT, "npu_ops", render(PROJECT, "launch_guards")).state != "current"
 
 
 def test_folder_is_relative() -> None:
-    assert not vendor.FOLDER.is_absolute()
+    assert not PROJECT.vendor_folder.is_absolute()

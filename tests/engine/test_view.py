@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 import libcst as cst
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.cst import edit
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.overlay import Overlay
@@ -27,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 def view_of(root: Path, source: str | bytes = b"") -> View:
     data = source.encode() if isinstance(source, str) else source
     (root / OTHER).write_bytes(data)
-    return View(Overlay(open_directory(root)), [])
+    return View(Overlay(open_directory(root, PROJECT)), [])
 
 
 def add_call(view: View, name: str, call: str, *, first: bool = False) -> None:

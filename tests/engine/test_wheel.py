@@ -10,6 +10,7 @@ import pytest
 from packaging.version import Version
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees.directory import open_directory
@@ -28,11 +29,11 @@ NEW_INFO = f"sglang-{VERSION}+{SUFFIX}.dist-info"
 
 
 def patch(wheel: Path, out: Path) -> tuple[Path, list[str]]:
-    tree = open_wheel(wheel)
-    target = target_of(tree, out, SUFFIX)
+    tree = open_wheel(wheel, PROJECT)
+    target = target_of(tree, out)
     plan = make_plan(tree, SERIES)
     assert plan.changes.changes
-    return target, write_wheel(tree, plan.changes, target, SUFFIX)
+    return target, write_wheel(tree, plan.changes, target)
 
 
 def check_refused(wheel: Path, match: str) -> None:
@@ -43,9 +44,9 @@ def check_refused(wheel: Path, match: str) -> None:
 
 def test_reads_as_a_directory_does(tmp_path: Path) -> None:
     odd = {"sglang/.hidden.py": b"def is_npu", "sglang/__pycache__/x.py": b"def is_npu"}
-    tree = open_wheel(build_wheel(tmp_path, odd))
+    tree = open_wheel(build_wheel(tmp_path, odd), PROJECT)
     build(tmp_path, "sglang")
-    directory = open_directory(tmp_path)
+    directory = open_directory(tmp_path, PROJECT)
     for needle in (b"def is_npu", b"import", b"nothing at all"):
         assert tree.containing(needle) == directory.containing(needle)
     path = PurePosixPath("sglang", ARGUMENTS)
@@ -80,7 +81,7 @@ def test_patched_wheel(tmp_path: Path) -> None:
     files = {name: data for name, data in patched.items() if not name.endswith("/RECORD")}
     assert patched[f"{NEW_INFO}/RECORD"] == record_of(files, NEW_INFO)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
-    reopened = make_plan(open_wheel(target), SERIES)
+    reopened = make_plan(open_wheel(target, PROJECT), SERIES)
     assert reopened.changes.changes == ()
 
 
@@ -148,31 +149,31 @@ def test_build_number_and_platform_stay_in_the_name(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, tag="7-cp311-cp311-manylinux_2_34_x86_64", version="0.5+cu1")
     target, _ = patch(wheel, tmp_path / "out")
     assert target.name == f"sglang-0.5+cu1.{SUFFIX}-7-cp311-cp311-manylinux_2_34_x86_64.whl"
-    assert open_wheel(target).version == Version(f"0.5+cu1.{SUFFIX}")
+    assert open_wheel(target, PROJECT).version == Version(f"0.5+cu1.{SUFFIX}")
 
 
 def test_target_may_be_the_very_file(tmp_path: Path) -> None:
-    tree = open_wheel(build_wheel(tmp_path))
+    tree = open_wheel(build_wheel(tmp_path), PROJECT)
     name = f"sglang-{VERSION}+{SUFFIX}-py3-none-any.whl"
-    assert target_of(tree, tmp_path / name, SUFFIX) == tmp_path / name
-    assert target_of(tree, tmp_path, SUFFIX) == tmp_path / name
+    assert target_of(tree, tmp_path / name) == tmp_path / name
+    assert target_of(tree, tmp_path) == tmp_path / name
     with pytest.raises(Refused, match=r"which must be sglang-0\.5\.12\+npu"):
-        target_of(tree, tmp_path / "other.whl", SUFFIX)
+        target_of(tree, tmp_path / "other.whl")
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match="neither a folder nor"):
-        target_of(tree, tmp_path / "file", SUFFIX)
+        target_of(tree, tmp_path / "file")
     (tmp_path / name).symlink_to("nowhere")
     with pytest.raises(Refused, match="exists already"):
-        target_of(tree, tmp_path, SUFFIX)
+        target_of(tree, tmp_path)
 
 
 def test_target_written_meanwhile_is_kept(tmp_path: Path) -> None:
-    tree = open_wheel(build_wheel(tmp_path))
-    target = target_of(tree, tmp_path / "out", SUFFIX)
+    tree = open_wheel(build_wheel(tmp_path), PROJECT)
+    target = target_of(tree, tmp_path / "out")
     target.parent.mkdir()
     target.write_bytes(b"mine")
     with pytest.raises(Refused, match="File exists"):
-        write_wheel(tree, make_plan(tree, SERIES).changes, target, SUFFIX)
+        write_wheel(tree, make_plan(tree, SERIES).changes, target)
     assert [(path.name, path.read_bytes()) for path in target.parent.iterdir()] == [
         (target.name, b"mine")
     ]
@@ -180,7 +181,9 @@ def test_target_written_meanwhile_is_kept(tmp_path: Path) -> None:
 
 def test_copies_are_named(tmp_path: Path) -> None:
     more = {"build/lib/sglang/srt/x.py": b"", "build/lib/sglang/y.py": b"", "sglangs/srt/x.py": b""}
-    assert open_wheel(build_wheel(tmp_path, more)).copies() == (PurePosixPath("build/lib/sglang"),)
+    assert open_wheel(build_wheel(tmp_path, more), PROJECT).copies() == (
+        PurePosixPath("build/lib/sglang"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,8 +247,8 @@ def test_damaged_wheel_is_refused(tmp_path: Path) -> None:
 
 
 def test_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = open_wheel(build_wheel(tmp_path))
-    target = target_of(tree, tmp_path / "out", SUFFIX)
+    tree = open_wheel(build_wheel(tmp_path), PROJECT)
+    target = target_of(tree, tmp_path / "out")
     changes = make_plan(tree, SERIES).changes
 
     def fail(tree: WheelTree, name: str) -> bytes:
@@ -253,5 +256,5 @@ def test_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(WheelTree, "content", fail)
     with pytest.raises(Refused):
-        write_wheel(tree, changes, target, SUFFIX)
+        write_wheel(tree, changes, target)
     assert list(target.parent.iterdir()) == []

@@ -24,10 +24,11 @@ from typing import Any, Literal
 import torch
 
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import make_plan
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees.directory import DirectoryTree, open_directory
 from sgl_npu_patch.simulator import sglang
 from sgl_npu_patch.verify import off_npu, static
@@ -79,6 +80,7 @@ class EditedTree:
     label: str = "edited"
     revision: str | None = None
     package: PurePosixPath = ROOT
+    project: Project = PROJECT
     _found: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
 
     def copies(self) -> tuple[PurePosixPath, ...]:
@@ -112,17 +114,17 @@ class Bench:
         self._clean = folder / "clean"
         self._clean.symlink_to(self.tree)
         self._base = release_tree(version) / "sglang"
-        plan = make_plan(open_directory(self.tree), SERIES)
+        plan = make_plan(open_directory(self.tree, PROJECT), SERIES)
         self.changes = {c.path: (c.before or b"", c.after) for c in plan.changes.changes}
         for path, (_, after) in self.changes.items():
             target = self.tree / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(after)
         self.texts = {path: after.decode() for path, (_, after) in self.changes.items()}
-        self._source = open_directory(self.tree)
+        self._source = open_directory(self.tree, PROJECT)
         self._edited = EditedTree(self._source, {})
         self._judged = self._judge({})
-        self._pristine = open_directory(release_tree(version))
+        self._pristine = open_directory(release_tree(version), PROJECT)
         self._unpatched = judge(self._pristine)
         results = [*static.check(self._judged), *off_npu.check(self._judged, self._unpatched)]
         if failed := [result for result in results if result.verdict == "fail"]:
@@ -173,7 +175,7 @@ class Bench:
         """Name what the tree has beside a module's name, or beside a name in a module."""
         del name
         if on in ("npu_ops", "launch_guards"):
-            return _defined(self.texts[ROOT / vendor.FOLDER / f"{on}.py"])
+            return _defined(self.texts[ROOT / PROJECT.vendor_folder / f"{on}.py"])
         if not on.startswith("import sglang"):
             return []
         place = self.tree.joinpath(*on.removeprefix("import ").split("."))
@@ -236,7 +238,7 @@ class Bench:
             unpatched = judge(EditedTree(self._pristine, before))
         read: list[tuple[How, list[Result]]] = [("static", static.check(judged))]
         # Nothing in the unpatched tree is compared with a vendored module.
-        if any(path.parent != ROOT / vendor.FOLDER for path in files):
+        if any(path.parent != ROOT / PROJECT.vendor_folder for path in files):
             read.append(("compared", off_npu.check(judged, unpatched)))
         seen = False
         for how, results in read:

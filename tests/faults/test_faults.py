@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.faults.equivalent import EQUIVALENT
@@ -51,7 +52,7 @@ def test_a_refactored_tree_is_no_false_alarm() -> None:
 def test_every_token_is_mutated_and_every_excuse_is_for_a_mutant() -> None:
     unexcused = {*EQUIVALENT}
     for version in (NEWEST, WITHOUT_GATE):
-        plan = make_plan(open_directory(release_tree(version)), SERIES)
+        plan = make_plan(open_directory(release_tree(version), PROJECT), SERIES)
         for change in plan.changes.changes:
             if change.before is None:
                 continue

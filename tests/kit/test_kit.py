@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sgl_npu_patch import __version__, kit
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.kit import bits, facts
 from sgl_npu_patch.kit.render import render_doctor, render_kit
@@ -31,7 +32,7 @@ def test_the_kit_on_a_machine_whose_own_kernels_depend_on_the_batch(tmp_path: Pa
     assert done.verdicts("on") == EVERY
     assert done.verdicts("off") == NONE
     assert done.code == 0, done.printed
-    assert done.receipt["npu_ops"] == vendor.unmodified(vendor.render("npu_ops"))
+    assert done.receipt["npu_ops"] == vendor.unmodified(PROJECT, vendor.render(PROJECT, "npu_ops"))
     assert done.receipt["versions"] == {
         "python": platform.python_version(),
         "torch": done.receipt["versions"]["torch"],
@@ -215,7 +216,7 @@ def test_the_kit_is_made_of_the_modules_as_they_are() -> None:
     carried = text[: text.index("PACKAGE = ")]
     exec(carried, namespace)
     sources = namespace["SOURCES"]
-    assert sources.pop("npu_ops") == vendor.body("npu_ops")
+    assert sources.pop("npu_ops") == vendor.body(PROJECT, "npu_ops")
     assert sources == {
         name: (FOLDER / f"{name}.py").read_text(encoding="utf-8")
         for name in ("facts", "bits", "program")

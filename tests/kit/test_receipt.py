@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import open_directory
@@ -21,7 +22,7 @@ from tests.reports.test_schemas import check
 from tests.upstream.program import Run
 from tests.verify.checked import lay_out, original, patched
 
-NPU_OPS = f"{vendor.FOLDER}/npu_ops.py"
+NPU_OPS = f"{PROJECT.vendor_folder}/npu_ops.py"
 MM = "batch_invariant.mm_is_batch_invariant"
 EQUAL = {"equal": True, "first": None}
 DIFFERS = {
@@ -44,7 +45,7 @@ RECEIPT: dict[str, Any] = {
     "date": "2026-01-05",
     "chip": "Ascend910B3",
     "versions": {"python": "3.11.9", "torch": "2.8.0", "torch_npu": "2.8.0.post2"},
-    "npu_ops": vendor.digest(vendor.body("npu_ops")),
+    "npu_ops": vendor.digest(vendor.body(PROJECT, "npu_ops")),
     "facts": [{"id": "cann.version", "verdict": "ok", "found": "8.2.RC1", "action": ""}],
     "claims": [
         {
@@ -290,7 +291,7 @@ def test_whatever_stands_in_a_receipt_it_is_judged_or_refused(tree: Path) -> Non
     receipt = copy.deepcopy(RECEIPT)
     receipt["claims"] = receipt["claims"][:2]
     receipt["claims"][0]["on"] = copy.deepcopy(DIFFERS)
-    opened = open_directory(tree)
+    opened = open_directory(tree, PROJECT)
     refused = 0
     for place in places(receipt):
         for other in (None, 5, True, "x", [], ["x"], {}, {"error": "x"}, {"element": 1}):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.repository import open_repository
 from sgl_npu_patch.matrix import judge as judging
 from sgl_npu_patch.matrix.judge import Judge, Judged, Options
@@ -55,13 +56,13 @@ def judged(wanted: Sequence[Wanted], options: Options, jobs: int = 1) -> list[di
 
 
 def all_of(repository: Path) -> list[Wanted]:
-    with open_repository(repository) as opened:
+    with open_repository(repository, PROJECT) as opened:
         tags = select_revisions(opened, ["t*"], first_parent=False, paths=())
         return list(tags)
 
 
 def range_of(repository: Path) -> list[Wanted]:
-    with open_repository(repository) as opened:
+    with open_repository(repository, PROJECT) as opened:
         return list(select_revisions(opened, ["t0..main"], first_parent=False, paths=()))
 
 
@@ -132,7 +133,7 @@ def test_what_is_broken_stops_nothing(tmp_path: Path) -> None:
     for jobs in (1, 2):
         results = judged([*select_folders(folders)], PLAIN, jobs)
         said = [result.get("error", {}).get("message", "") for result in results]
-        assert "not an SGLang tree" in said[0]
+        assert "not a tree of SGLang" in said[0]
         assert said[1].startswith("python/sglang/srt/server_args.py:20: does not parse")
         assert "does not exist" in said[2]
         assert said[3] == ""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.trees.repository import Repository, open_repository
 from sgl_npu_patch.matrix import releases, selection
@@ -34,7 +35,7 @@ def bare(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def repository(bare: Path) -> Iterator[Repository]:
-    with open_repository(bare) as opened:
+    with open_repository(bare, PROJECT) as opened:
         yield opened
 
 
@@ -87,7 +88,7 @@ def test_nothing_of_that_name(repository: Repository, pattern: str, said: str) -
 def test_repository_without_names(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet", "empty")
     with (
-        open_repository(tmp_path / "empty") as opened,
+        open_repository(tmp_path / "empty", PROJECT) as opened,
         pytest.raises(Refused, match="has no tags and no branches"),
     ):
         names(opened, "v*")
@@ -109,7 +110,7 @@ def test_first_parents_and_files(tmp_path: Path) -> None:
     start, other, broken = (commit_of(folder, f"main~{n}") for n in (2, 1, 0))
     parents = ["-p", start, "-p", broken, "-m", "merge", f"{broken}^{{tree}}"]
     merge = output(folder, "commit-tree", *parents)
-    with open_repository(folder) as opened:
+    with open_repository(folder, PROJECT) as opened:
         paths = selection.files_read(opened, [start, merge])
         assert f"python/sglang/{COMMON}" in paths
         assert f"python/sglang/{OTHER}" not in paths
@@ -129,7 +130,7 @@ def test_files_are_unknown_where_nothing_can_be_judged(tmp_path: Path) -> None:
     gone = {name: "" for name in SOURCES if name.startswith("srt/")}
     folder = history(tmp_path / "repository", [gone, {}])
     with (
-        open_repository(folder) as opened,
+        open_repository(folder, PROJECT) as opened,
         pytest.raises(Refused, match="cannot be told which files --touching is about"),
     ):
         selection.files_read(opened, ["main~1", "main"])

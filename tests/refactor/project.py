@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.text.source import Block, Source, read_source
@@ -49,7 +50,7 @@ class Case:
 @cache
 def base(version: str) -> dict[PurePosixPath, bytes]:
     """Give the files of a release that the series looks at, by path; not to be changed."""
-    tree = open_directory(release_tree(version))
+    tree = open_directory(release_tree(version), PROJECT)
     plan = make_plan(tree, SERIES)
     paths = {path for found in plan.overlay.cache.mentions.values() for path in found}
     paths |= {path for path, _ in plan.overlay.cache.sources}

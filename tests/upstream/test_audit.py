@@ -21,6 +21,7 @@ else:
 from sgl_npu_patch.audit import scan
 from sgl_npu_patch.audit.run import audit
 from sgl_npu_patch.audit.scan import Call
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.directory import SourceTree, open_directory
 from sgl_npu_patch.verify.behaviour import declared
 from tests.audit.seeds import SEEDS, Seed
@@ -81,7 +82,7 @@ def test_the_reviewed_findings_are_still_reported(version: str) -> None:
         if each["release"] == version
     }
     assert listed
-    tree = open_directory(release_tree(version))
+    tree = open_directory(release_tree(version), PROJECT)
     paths = {tree.package / path for path, _, _ in listed}
     paths |= {path for needle in MODE for path in tree.containing(needle)}
     paths |= set(tree.containing(b"class AscendAttnBackend("))
@@ -95,7 +96,7 @@ def test_the_reviewed_findings_are_still_reported(version: str) -> None:
 
 
 def test_what_is_left_out_of_files_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = open_directory(release_tree(RELEASE))
+    tree = open_directory(release_tree(RELEASE), PROJECT)
     calls = audit(tree).calls
     parts = scan._files
 
@@ -125,7 +126,7 @@ def test_it_agrees_with_what_layers_show(
     only = [option for each in declared("layers") for option in ("--only", each.id)]
     report = program("verify", tree, "--layers", *only, "--format", "json").report
     layers = [each for each in report["checks"] if each["kind"] == "layers"]
-    calls = audit(open_directory(tree)).calls
+    calls = audit(open_directory(tree, PROJECT)).calls
     shown = [pair for each in layers for pair in _native(each)]
     assert len(shown) > 5
     for operator, place in shown:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import contracts
 from sgl_npu_patch.verify.results import Result
@@ -36,7 +37,7 @@ PAGE = _page()
 
 
 def failed(tree: Path, given: str) -> list[Result]:
-    results = contracts.check(open_directory(tree), given)
+    results = contracts.check(open_directory(tree, PROJECT), given)
     return [each for each in results if each.verdict == "fail"]
 
 
@@ -108,7 +109,7 @@ def test_a_wrong_value_on_one_of_two_paths_is_reported_as_unknown(tmp_path: Path
     tree = edited(tmp_path, ATTENTION, old, old.replace("np.arange", "len"))
     (found,) = (
         each
-        for each in contracts.check(open_directory(tree), NEWEST)
+        for each in contracts.check(open_directory(tree, PROJECT), NEWEST)
         if each.id == "contract.npu_fused_infer_attention_score.unknown"
     )
     assert "SymInt[]? actual_seq_lengths takes no int" in found.message
@@ -116,5 +117,5 @@ def test_a_wrong_value_on_one_of_two_paths_is_reported_as_unknown(tmp_path: Path
 
 def test_a_file_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     tree = edited(tmp_path, SAMPLER, "import", "imp ort")
-    ids = {each.id: each.verdict for each in contracts.check(open_directory(tree), NEWEST)}
+    ids = {each.id: each.verdict for each in contracts.check(open_directory(tree, PROJECT), NEWEST)}
     assert ids["contract.sampler.unread"] == "not-applicable"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.reports.text import evidence_lines
 from sgl_npu_patch.verify.behaviour import sampler_machine as sampling
@@ -40,7 +40,7 @@ NEW = "0.5.12.post1"
 OLD = "0.5.9"
 OLDER = "0.5.4.post1"
 NATIVE = "0.5.13"
-GUARDS_MODULE = f"{vendor.FOLDER}/launch_guards.py"
+GUARDS_MODULE = f"{PROJECT.vendor_folder}/launch_guards.py"
 DISTINCT = ("backend_lists", "radix_cache", "sampling_backend", "device_dispatch")
 """Where our form equals upstream's, so that our header tells which of them it is."""
 

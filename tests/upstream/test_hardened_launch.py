@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch.codemods import HARDENING, SERIES
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.simulator.schemas import DEFAULT
 from sgl_npu_patch.verify import off_npu
@@ -23,7 +23,7 @@ from tests.upstream.golden import read_expected
 from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
 
 NATIVE = (*RELEASES_NATIVE, *FORKS_NATIVE)
-GUARDS = f"{vendor.FOLDER}/launch_guards.py"
+GUARDS = f"{PROJECT.vendor_folder}/launch_guards.py"
 HOOK = "srt/arg_groups/attention_hook.py"
 ASSIGNED, CONFIGURED, DECLARED = "0.5.13", "0.5.16", "0.5.23"
 """A release whose flags are read, one that folds them before, one whose arguments are sealed."""

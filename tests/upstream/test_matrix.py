@@ -171,7 +171,7 @@ def test_checks_that_execute_a_release(checked: Path, tmp_path: Path, executed: 
     assert len(executed) == 3
     results = {result["name"]: result for result in first.report["results"]}
     none = results.pop(str(tmp_path / "none"))
-    assert "not an SGLang tree" in none["error"]["message"]
+    assert "not a tree of SGLang" in none["error"]["message"]
     wrong = FAULTS[FAULT].ids
     assert {name: failed(each) & wrong for name, each in results.items()} == {
         "patched": set(),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.engine.stems import STEMS
 from sgl_npu_patch.engine.trees.repository import open_repository
 from tests.engine.package import snapshot
 from tests.upstream.golden import read_expected
@@ -185,7 +185,7 @@ def test_verify_reads_and_executes_a_revision_and_a_wheel(
 def test_stems_are_all_that_contents_are_searched_for(series: str, beside: list[bytes]) -> None:
     """A name without a stem is found as well, but all contents are read once more for it."""
     versions = ("0.5.9", "0.5.12.post1", "0.5.23")
-    with open_repository(release_repository(*versions)) as opened:
+    with open_repository(release_repository(*versions), PROJECT) as opened:
         for version in versions:
             make_plan(opened.open(f"v{version}"), SERIES[series])
-        assert opened._search._stems == [*STEMS, *beside]
+        assert opened._search._stems == [*PROJECT.stems, *beside]

@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.reports.text import evidence_lines
@@ -35,15 +36,17 @@ def patched() -> Files:
 
 def written_by(version: str, module: str) -> bytes:
     """Give a vendored module as another version would have written it: another text, its sum."""
-    header, _, body = vendor.render(module).decode().split("\n", 2)
+    header, _, body = vendor.render(PROJECT, module).decode().split("\n", 2)
     body = body.replace("from __future__ import annotations\n", "", 1) + "\n# older\n"
     digest = hashlib.sha256(body.encode()).hexdigest()
-    first = header.replace(vendor.recognise(module, vendor.render(module)).version, version)
+    first = header.replace(
+        vendor.recognise(PROJECT, module, vendor.render(PROJECT, module)).version, version
+    )
     return f"{first}\n# sha256 of what follows: {digest}\n{body}".encode()
 
 
 def path(module: str) -> str:
-    return f"{vendor.FOLDER}/{module}.py"
+    return f"{PROJECT.vendor_folder}/{module}.py"
 
 
 def printed(plan: Plan, seam: str) -> str:

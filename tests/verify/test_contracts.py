@@ -11,6 +11,7 @@ import numpy as np  # noqa: F401  # the values below are evaluated
 import pytest
 import torch
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import contracts, replacements, torch_npu_wheel
 from sgl_npu_patch.verify.npu_calls import find_uses, kinds_of
@@ -62,7 +63,7 @@ def judge(folder: Path, source: str) -> list[Result]:
     path.parent.mkdir(parents=True)
     (package / "__init__.py").touch()
     path.write_text(source)
-    return contracts.check(open_directory(folder), "9.9")
+    return contracts.check(open_directory(folder, PROJECT), "9.9")
 
 
 def verdict(folder: Path, source: str) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import off_npu
 from sgl_npu_patch.verify.static.judged import judge
@@ -49,7 +50,7 @@ def test_a_patched_package_differs_by_design_only() -> None:
 )
 def test_a_patched_release_differs_by_design_only(version: str, series: str) -> None:
     trees = (patched_tree(version, series), release_tree(version))
-    tree, base = (judge(open_directory(path), SERIES[series]) for path in trees)
+    tree, base = (judge(open_directory(path, PROJECT), SERIES[series]) for path in trees)
     verdicts = {r.id: r.verdict for r in off_npu.check(tree, base)}
     assert "fail" not in verdicts.values()
     if series == "all":
@@ -59,7 +60,7 @@ def test_a_patched_release_differs_by_design_only(version: str, series: str) -> 
 
 
 def test_a_native_release_carries_nothing_of_ours() -> None:
-    tree = judge(open_directory(release_tree("0.5.13")))
+    tree = judge(open_directory(release_tree("0.5.13"), PROJECT))
     assert {r.verdict for r in off_npu.check(tree, tree)} == {"not-applicable"}
 
 
@@ -150,7 +151,8 @@ def test_predicates_in_other_forms() -> None:
 
 def test_selection() -> None:
     tree, base = (
-        judge(open_directory(path)) for path in (patched_tree("0.5.9"), release_tree("0.5.9"))
+        judge(open_directory(path, PROJECT))
+        for path in (patched_tree("0.5.9"), release_tree("0.5.9"))
     )
     assert [r.id for r in off_npu.check(tree, base, ["sampler"])] == ["sampler.unchanged_off_npu"]
     assert [r.id for r in off_npu.check(tree, base, [NOWHERE_ELSE])] == [NOWHERE_ELSE]

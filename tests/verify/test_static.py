@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import static
 from sgl_npu_patch.verify.results import Result
@@ -24,8 +24,8 @@ from tests.verify.checked import (
     static_checks,
 )
 
-NPU_OPS = f"{vendor.FOLDER}/npu_ops.py"
-GUARDS = f"{vendor.FOLDER}/launch_guards.py"
+NPU_OPS = f"{PROJECT.vendor_folder}/npu_ops.py"
+GUARDS = f"{PROJECT.vendor_folder}/launch_guards.py"
 FILTERED = "top_k_top_p_min_p_sampling_from_logits_ascend"
 
 
@@ -65,13 +65,13 @@ def test_an_unpatched_package_fails_for_every_seam() -> None:
 
 @pytest.mark.parametrize("version", ["0.5.3.post2", "0.5.9", "0.5.12.post1"])
 def test_a_patched_release_passes(version: str) -> None:
-    judged = judge(open_directory(patched_tree(version)))
+    judged = judge(open_directory(patched_tree(version), PROJECT))
     assert [r for r in static.check(judged) if r.verdict == "fail"] == []
 
 
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.16", "0.5.23"])
 def test_a_native_release_passes_and_its_gaps_are_told(version: str) -> None:
-    judged = judge(open_directory(release_tree(version)))
+    judged = judge(open_directory(release_tree(version), PROJECT))
     results = {r.id: r for r in static.check(judged)}
     assert failures(results) == []
     assert "min_p_type_error" in results["sampler.in_place"].message
@@ -272,7 +272,7 @@ def test_operators_looked_up_at_each_call(source: str) -> None:
 
 @pytest.mark.parametrize("module", ["npu_ops", "launch_guards"])
 def test_vendored_modules(module: str) -> None:
-    path = f"{vendor.FOLDER}/{module}.py"
+    path = f"{PROJECT.vendor_folder}/{module}.py"
     sources = patched()
     text = sources[path].decode()
     result = fails(

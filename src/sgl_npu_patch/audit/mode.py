@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.audit.parsed import WHOLE, Parsed
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.replacements import constants_of, text_of
 
@@ -72,7 +72,7 @@ def _imported(
     """List what is imported from the folder of the replacements: modules, and functions of them."""
     modules: _Modules = {}
     functions: _Functions = {}
-    folder = parsed.tree.package / vendor.FOLDER
+    folder = parsed.tree.package / PROJECT.vendor_folder
     for node in nodes:
         for name, file, what in (
             parsed.imports(node, path) if isinstance(node, ast.ImportFrom) else ()

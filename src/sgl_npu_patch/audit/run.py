@@ -9,7 +9,7 @@ from sgl_npu_patch.audit.mode import read_mode
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.audit.scan import Call, scan
 from sgl_npu_patch.engine.overlay import Overlay
-from sgl_npu_patch.engine.plan import require_deterministic
+from sgl_npu_patch.engine.plan import require_marker
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
 
@@ -34,7 +34,7 @@ def audit(tree: SourceTree, model_file: str | None = None) -> Audited:
     Raises:
         Refused: a file cannot be read or parsed, the tree is too old, or there is no such model.
     """
-    require_deterministic(tree, Overlay(tree))
+    require_marker(tree, Overlay(tree))
     parsed = Parsed(tree)
     mode = read_mode(parsed)
     used = model.uses(parsed, model_file) if model_file is not None else None

@@ -15,7 +15,7 @@ from sgl_npu_patch.audit.mode import Mode
 from sgl_npu_patch.audit.npu_path import Place, where_of_file
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.codemods.upstream import symbols
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site, Unparsable
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
 
@@ -87,7 +87,7 @@ class Call:
 def scan(parsed: Parsed, catalogue: Catalogue, mode: Mode) -> Iterator[Call]:
     """Yield the calls of all files, in the order of paths and lines."""
     files = _files(parsed, catalogue)
-    upstreams = parsed.tree.package / vendor.FOLDER / f"{symbols.UPSTREAM_OPS}.py"
+    upstreams = parsed.tree.package / PROJECT.vendor_folder / f"{symbols.UPSTREAM_OPS}.py"
     if upstreams not in mode.modules:
         # Not reached where other replacements are put before them.
         files.pop(upstreams, None)

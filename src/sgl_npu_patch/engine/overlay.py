@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from sgl_npu_patch.engine.stems import STEMS
 from sgl_npu_patch.engine.text.source import Source, Use, find_uses, read_source
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
@@ -132,7 +131,8 @@ class Overlay:
         """Search the tree itself."""
         mentions = self.cache.mentions
         if needle not in mentions:
-            stem = next((stem for stem in STEMS if stem in needle and stem != needle), None)
+            stems = self.tree.project.stems
+            stem = next((stem for stem in stems if stem in needle and stem != needle), None)
             among = self._mentioned(stem) if stem else None
             mentions[needle] = self.tree.containing(needle, among)
         return mentions[needle]

@@ -10,6 +10,7 @@ from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site, TooOld, UsageError
 from sgl_npu_patch.engine.model import SETTLED, Evidence, Outcome, Status
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
 from sgl_npu_patch.engine.trees.directory import SourceTree, full_name
 from sgl_npu_patch.engine.view import View
@@ -47,19 +48,14 @@ class Plan:
         return any(o.status == "withheld" or o.gaps for o in self.outcomes)
 
 
-def require_deterministic(tree: SourceTree, overlay: Overlay) -> None:
-    """Refuse a tree that knows nothing of deterministic inference.
+def require_marker(tree: SourceTree, overlay: Overlay) -> None:
+    """Refuse a tree that is too old to be patched.
 
     Raises:
-        TooOld: no file of the package mentions ``enable_deterministic_inference``.
+        TooOld: no file of the package mentions the project's marker.
     """
-    if not overlay.mentioning("enable_deterministic_inference"):
-        raise TooOld(
-            full_name(tree),
-            f"this SGLang has no deterministic inference: nothing in {tree.package} mentions "
-            "enable_deterministic_inference, which came with 0.5.3rc2; there is nothing to patch, "
-            "take a newer SGLang",
-        )
+    if not overlay.mentioning(tree.project.marker):
+        raise TooOld(full_name(tree), tree.project.too_old.format(package=tree.package))
 
 
 def check_selection(series: Mapping[str, Seam], selected: Iterable[str]) -> tuple[str, ...]:
@@ -93,7 +89,7 @@ def make_plan(
         UsageError: the choice of seams breaks a requirement on this tree.
     """
     overlay = tree.fork() if isinstance(tree, Overlay) else Overlay(tree)
-    require_deterministic(overlay.tree, overlay)
+    require_marker(overlay.tree, overlay)
     chosen = check_selection(series, series if selected is None else selected)
     outcomes: dict[str, Outcome] = {}
     for name in chosen:
@@ -150,10 +146,10 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
         return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
     present: list[Site] = []
     outdated = False
-    was_here = has_our_header(view)
+    was_here, project = has_our_header(view), view.overlay.tree.project
     for target in (*(() if native else seam.targets(view)), *repairs):
         with Located(target.spot.site):
-            node = _refreshed(target.spot.node) if was_here else target.spot.node
+            node = _refreshed(target.spot.node, project) if was_here else target.spot.node
             outdated |= node is not target.spot.node
             edited = target.edit(node)
             if edited is target.spot.node:
@@ -170,29 +166,32 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
 
 
-def _refreshed(node: cst.CSTNode) -> cst.CSTNode:
+def _refreshed(node: cst.CSTNode, project: Project) -> cst.CSTNode:
     from sgl_npu_patch.engine.refresh import refresh
 
-    return refresh(node)
+    return refresh(node, project.templates)
 
 
 def has_our_header(view: View) -> bool:
     """Tell whether this tool has already vendored a module into the tree."""
-    folder = view.package / vendor.FOLDER
+    tree = view.overlay.tree
     return any(
-        vendor.recognise(module, view.overlay.tree.read(folder / f"{module}.py")).version
-        for module in ("npu_ops", "launch_guards")
+        vendor.recognise(
+            tree.project, module, tree.read(view.vendor_folder / f"{module}.py")
+        ).version
+        for module in tree.project.vendored
     )
 
 
 def _place(module: str, view: View, present: list[Site]) -> bool:
     """Add or refresh a vendored module; tell whether an older one was replaced."""
-    path = view.package / vendor.FOLDER / f"{module}.py"
+    project = view.overlay.tree.project
+    path = view.vendor_folder / f"{module}.py"
     data = view.overlay.read(path)
-    found = vendor.recognise(module, data)
+    found = vendor.recognise(project, module, data)
     site = Site(path, 0, module)
     if found.state in ("missing", "older"):
-        view.overlay.write(path, vendor.render(module))
+        view.overlay.write(path, vendor.render(project, module))
         view.sites.append(site)
         return found.state == "older"
     if found.state == "current":
@@ -207,7 +206,7 @@ def _place(module: str, view: View, present: list[Site]) -> bool:
         "foreign": ("a file of the same name that this tool did not write", "move it away"),
     }
     what, action = said[found.state]
-    edit = vendor.first_edit(module, data or b"") if found.state == "edited" else ""
+    edit = vendor.first_edit(project, module, data or b"") if found.state == "edited" else ""
     if edit:
         what += f", {edit[:80]}"
     raise AnchorError(

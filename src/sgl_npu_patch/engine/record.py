@@ -38,7 +38,7 @@ def record(tree: DirectoryTree, changes: ChangeSet) -> Recorded:
         return Recorded(changes)
     if tree.package == PurePosixPath():
         return Recorded(changes, _outside(tree, changes))
-    beside = tree.package.parent
+    package, beside = tree.project.package, tree.package.parent
     own = [_relative(change.path, beside) for change in changes.changes if change.before]
     records, unrecorded = [], []
     for folder in tree.metadata():
@@ -51,7 +51,7 @@ def record(tree: DirectoryTree, changes: ChangeSet) -> Recorded:
                     before, ((_relative(c.path, beside), c.after) for c in changes.changes)
                 )
                 records.append(FileChange(folder / "RECORD", before, after))
-        elif tree.read(folder / "INSTALLER") is not None and _names_sglang(folder):
+        elif package in folder.name.lower() and tree.read(folder / "INSTALLER") is not None:
             unrecorded.append(folder)
     warnings = [] if records else [_missing(folder) for folder in unrecorded]
     together = sorted((*changes.changes, *records), key=lambda change: change.path)
@@ -60,10 +60,6 @@ def record(tree: DirectoryTree, changes: ChangeSet) -> Recorded:
 
 def _relative(path: PurePosixPath, folder: PurePosixPath) -> str:
     return path.relative_to(folder).as_posix()
-
-
-def _names_sglang(folder: PurePosixPath) -> bool:
-    return "sglang" in folder.name.lower()
 
 
 def _missing(folder: PurePosixPath) -> str:

@@ -13,31 +13,36 @@ from typing import TypeVar
 import libcst as cst
 
 from sgl_npu_patch.engine.cst import edit, read
-from sgl_npu_patch.templates import older_forms, render, template
+from sgl_npu_patch.engine.text.template import older_forms, template
 
 NodeT = TypeVar("NodeT", bound=cst.CSTNode)
 
 _PLACEHOLDER = "placeholder_of_a_template_"
 
 
-def refresh(root: NodeT) -> NodeT:
-    """Replace every older form of an insertion below a node; give back the very node if none is."""
-    for form in older_forms():
+def refresh(root: NodeT, templates: str) -> NodeT:
+    """Replace every older form of an insertion below a node; return the very node if none is.
+
+    Args:
+        templates: the Python package that holds the templates.
+    """
+    for form in older_forms(templates):
         name = form.partition("@")[0]
-        pattern = _pattern(form)
+        pattern = _pattern(templates, form)
         for step in read.steps(root):
             there = step.block[step.index : step.index + len(pattern)]
             values: dict[str, str] = {}
             if len(there) == len(pattern) and all(
                 _matches(old, node, values) for old, node in zip(pattern, there, strict=True)
             ):
-                return refresh(_replace(root, there, render(name, **values)))
+                today = template(templates, name).substitute(values)
+                return refresh(_replace(root, there, today), templates)
     return root
 
 
 @cache
-def _pattern(form: str) -> Sequence[read.Statement]:
-    text = template(form)
+def _pattern(templates: str, form: str) -> Sequence[read.Statement]:
+    text = template(templates, form)
     names = {match["named"] or match["braced"] for match in text.pattern.finditer(text.template)}
     return edit.block(text.substitute({name: _PLACEHOLDER + name for name in names if name}))
 

@@ -52,7 +52,7 @@ class Seam:
         left_open: what our form leaves open too on this tree, by the same names.
         needs: seams without which this one is unsafe.
         needs_if_defined: seams needed only on trees where they have something to do.
-        vendors: modules of ``npu_ops`` that the seam adds to the tree.
+        vendors: vendored modules that the seam adds to the tree.
         alike: our form equals upstream's, so that only our vendored header tells them apart.
     """
 

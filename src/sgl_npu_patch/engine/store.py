@@ -23,14 +23,13 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.revision import GitTree
 
 _LIMIT = 64 << 20
 _TRIED = 16
 """How many sets of questions to put to a tree; those of neighbouring releases differ in a file."""
-MADE_OF = ("codemods", "engine", "npu_ops", "templates")
-"""What a status is made of."""
 _UNFINISHED = 3600
 """Seconds after which a file that was not finished belongs to a run that was killed."""
 
@@ -53,6 +52,11 @@ class Traced:
     revision: str | None = None
     needles: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
     blobs: dict[PurePosixPath, str | None] = field(default_factory=dict)
+
+    @property
+    def project(self) -> Project:
+        """Return what is known of the package."""
+        return self.tree.project
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """List other copies of the package; see `SourceTree.copies`."""
@@ -192,7 +196,7 @@ class Memory:
 
     store: Store
     question: str
-    made_of: tuple[str, ...] = MADE_OF
+    made_of: tuple[str, ...]
     whole: bool = False
     _asked: dict[str, dict[str, Questions]] = field(default_factory=dict)
     _last: dict[str, bytes] = field(default_factory=dict)
@@ -295,7 +299,7 @@ def user_folder() -> Path:
 
 
 @cache
-def fingerprint(made_of: tuple[str, ...] = MADE_OF) -> str:
+def fingerprint(made_of: tuple[str, ...]) -> str:
     """Give a digest of all that an answer depends on beside the tree: parts of this tool."""
     digest = hashlib.sha256()
     parts = [f"{sys.version_info[:2]} {_installed('libcst')}".encode()]

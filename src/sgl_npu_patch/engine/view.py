@@ -73,8 +73,13 @@ class View:
 
     @property
     def package(self) -> PurePosixPath:
-        """Give the path of the ``sglang`` folder."""
+        """Return the path of the package in the tree."""
         return self.overlay.tree.package
+
+    @property
+    def vendor_folder(self) -> PurePosixPath:
+        """Return the path of the folder for vendored modules."""
+        return self.package / self.overlay.tree.project.vendor_folder
 
     def find_function(self, name: str, *, holding: str = "") -> Spot:
         """Find the one function or method of that name in the package.

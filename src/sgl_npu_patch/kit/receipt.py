@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import SourceTree
@@ -156,8 +157,8 @@ def _marked(receipt: Receipt, result: Result) -> Result:
 
 
 def _fits(receipt: Receipt, tree: SourceTree) -> Result:
-    data = tree.read(tree.package / vendor.FOLDER / f"{SEAM}.py")
-    own = "" if data is None else vendor.unmodified(data)
+    data = tree.read(tree.package / PROJECT.vendor_folder / f"{SEAM}.py")
+    own = "" if data is None else vendor.unmodified(PROJECT, data)
     found = ""
     if SIMULATED in receipt.chip:
         found = f"a receipt of a simulation, {receipt.chip}"

@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from sgl_npu_patch import __version__
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
 
@@ -110,7 +111,7 @@ def _joined() -> str:
         name: files(__package__).joinpath(f"{name}.py").read_text("utf-8") for name in _MODULES
     }
     parts = [_HEAD.format(version=__version__)]
-    for name, source in {"npu_ops": vendor.body("npu_ops"), **sources}.items():
+    for name, source in {"npu_ops": vendor.body(PROJECT, "npu_ops"), **sources}.items():
         text = source.replace("\r\n", "\n")
         assert "'''" not in text, "it would end the literal"
         parts.append(f"\nSOURCES[\"{name}\"] = r'''{text}'''\n")

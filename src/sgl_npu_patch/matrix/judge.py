@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 from threading import Thread
 from typing import Any, Literal, NamedTuple
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused, TooOld, Unparsable
 from sgl_npu_patch.engine.store import (
-    MADE_OF,
     Answer,
     Memory,
     NotLasting,
@@ -37,6 +37,8 @@ _SWITCH = 0.0005
 """Seconds after which a thread that loads modules lets another one go on."""
 ANSWERS, _RELEASES = "answers", "releases"
 BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
+MADE_OF = ("codemods", "engine", "npu_ops", "templates")
+"""The parts of this tool that a status depends on."""
 _CHECKED_BY = (*MADE_OF, "verify", "simulator")
 
 
@@ -144,7 +146,7 @@ class Judge:
     def repository(self, place: str) -> Repository:
         """Open a repository, once."""
         if place not in self._repositories:
-            opened = self._open.enter_context(open_repository(Path(place)))
+            opened = self._open.enter_context(open_repository(Path(place), PROJECT))
             self._repositories[place] = opened
         return self._repositories[place]
 
@@ -159,12 +161,12 @@ class Judge:
 
             with self._releases() as releases:
                 folder = cached_release(wanted.place, Version(wanted.revision), releases)
-                tree = open_directory(folder)
+                tree = open_directory(folder, PROJECT)
                 # Where it is kept says nothing about it.
                 tree.label = f"{wanted.place}=={wanted.revision}"
                 yield tree
         else:
-            with open_tree(Path(wanted.place)) as other:
+            with open_tree(Path(wanted.place), PROJECT) as other:
                 yield other
 
     @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.overlay import ChangeSet
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
 
@@ -19,6 +20,11 @@ class Patched:
     package: PurePosixPath
     revision: str | None
     written: dict[PurePosixPath, bytes]
+
+    @property
+    def project(self) -> Project:
+        """Return what is known of the package."""
+        return self.tree.project
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """List other copies of the package; see `SourceTree.copies`."""

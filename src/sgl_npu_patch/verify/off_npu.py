@@ -17,7 +17,7 @@ from typing import Any
 from sgl_npu_patch.codemods import SERIES, attention_comment, backend_lists, radix_cache
 from sgl_npu_patch.codemods import sampling_backend as sampling
 from sgl_npu_patch.codemods.upstream import symbols
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.verify.findings import Finding, NotApplicable, failed
@@ -163,7 +163,7 @@ def _result(
 
 def _added(judged: Judged, base: Overlay, seam: str) -> Iterator[str]:
     for module in SERIES[seam].vendors:
-        path = vendor.FOLDER / f"{module}.py"
+        path = PROJECT.vendor_folder / f"{module}.py"
         there = judged.overlay.read(judged.package / path) is not None
         if there and base.read(base.tree.package / path) is None:
             yield f"{path} is added"

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees.directory import find_package, is_source, no_package
 
 _LIMIT = 1 << 30
-"""Bytes of Python to take from a tar archive, which is read into memory; SGLang has 50 MB."""
+"""Bytes of Python to take from a tar archive, which is read into memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class ArchiveTree:
     """
 
     label: str
+    project: Project
     package: PurePosixPath
     members: Mapping[str, object]
     content: Callable[[str], bytes]
@@ -37,7 +39,9 @@ class ArchiveTree:
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """List other copies of the package; see `SourceTree.copies`."""
-        return tuple(path for path in find_copies(self.members) if path != self.package)
+        return tuple(
+            path for path in find_copies(self.project, self.members) if path != self.package
+        )
 
     def containing(
         self, needle: bytes, among: Iterable[PurePosixPath] | None = None
@@ -71,30 +75,30 @@ class ArchiveTree:
         return self._data[name]
 
 
-def open_archive(path: Path) -> ArchiveTree:
+def open_archive(path: Path, project: Project) -> ArchiveTree:
     """Find the package in a wheel, a zip or tar archive of a tree, or a source distribution.
 
     Raises:
-        Refused: it is none, a hostile one, damaged, or holds no SGLang.
+        Refused: it is none, a hostile one, damaged, or does not hold the package.
     """
     if path.name.endswith(".whl"):
         from sgl_npu_patch.engine.trees.wheel import open_wheel
 
-        return open_wheel(path)
+        return open_wheel(path, project)
     read = _open_zip if path.name.endswith(".zip") else _open_tar
     with readable(path):
-        tree = read(path)
+        tree = read(path, project)
     folders = {above for name in tree.members for above in PurePosixPath(name).parents}
     files = {PurePosixPath(name) for name in tree.members}
     tops = {name.partition("/")[0] for name in tree.members}
     # A source distribution, or what a git server packs, has one folder named by the version.
     below = [PurePosixPath(), *(PurePosixPath(top) for top in tops if len(tops) == 1)]
     for start in below:
-        package = find_package(folders.__contains__, files.__contains__, start)
+        package = find_package(project, folders.__contains__, files.__contains__, start)
         if package is not None:
             tree.package = package
             return tree
-    raise Refused(no_package(str(path)))
+    raise Refused(no_package(project, str(path)))
 
 
 def check_members(
@@ -117,12 +121,13 @@ def check_members(
     _check_names(archive, kind, [(m.filename, m.orig_filename) for m in members], special)
 
 
-def find_copies(names: Iterable[str]) -> tuple[PurePosixPath, ...]:
-    """List the folders in which the package stands once more, such as `build/lib/sglang`."""
+def find_copies(project: Project, names: Iterable[str]) -> tuple[PurePosixPath, ...]:
+    """List the folders in which a copy of the package stands, as packaging leaves in `build`."""
+    inside = f"/{project.package}/{project.core}/"
     found = {
-        PurePosixPath(name.partition("/sglang/srt/")[0], "sglang")
+        PurePosixPath(name.partition(inside)[0], project.package)
         for name in names
-        if "/sglang/srt/" in name
+        if inside in name
     }
     return tuple(sorted(found))
 
@@ -171,13 +176,14 @@ def _lzma_error() -> type[Exception]:
     return LZMAError
 
 
-def _open_zip(path: Path) -> ArchiveTree:
+def _open_zip(path: Path, project: Project) -> ArchiveTree:
     archive = zipfile.ZipFile(path)
     listed = [member for member in archive.infolist() if not member.is_dir()]
     check_members(path.name, listed, "source archive", stat.S_IFLNK)
     links = {m.filename for m in listed if stat.S_IFMT(m.external_attr >> 16) == stat.S_IFLNK}
     return ArchiveTree(
         label=str(path),
+        project=project,
         package=PurePosixPath(),
         members={member.filename: member for member in listed},
         content=content_of(path, archive),
@@ -185,7 +191,7 @@ def _open_zip(path: Path) -> ArchiveTree:
     )
 
 
-def _open_tar(path: Path) -> ArchiveTree:
+def _open_tar(path: Path, project: Project) -> ArchiveTree:
     """Read all Python files at once: a compressed archive has no other order than its own."""
     data: dict[str, bytes] = {}
     names: list[tuple[str, str]] = []
@@ -213,6 +219,7 @@ def _open_tar(path: Path) -> ArchiveTree:
     _check_names(path.name, "source archive", names, special)
     return ArchiveTree(
         label=str(path),
+        project=project,
         package=PurePosixPath(),
         members=data,
         content=data.__getitem__,

@@ -10,10 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from sgl_npu_patch.engine.errors import Refused
-
-LAYOUTS = ("python/sglang", "sglang", ".")
-"""Where the package may stand below the path that the user gives: in a repository, in its `python/`
-or site-packages, or at the path itself."""
+from sgl_npu_patch.engine.project import Project
 
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 """Never wait for a named pipe; Python's own `open` costs as much again as the reading."""
@@ -22,13 +19,17 @@ _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 class SourceTree(Protocol):
     """Read the files of one package, wherever they are kept.
 
-    Paths are relative to the root that the user named; ``package`` is that of the ``sglang``
-    folder below it.
+    Paths are relative to the root that the user named; ``package`` is the package's folder.
     """
 
     label: str
     package: PurePosixPath
     revision: str | None
+
+    @property
+    def project(self) -> Project:
+        """Return what is known of the package."""
+        ...
 
     def copies(self) -> tuple[PurePosixPath, ...]:
         """List the folders of other copies of the package, sorted."""
@@ -61,6 +62,7 @@ class DirectoryTree:
     """Read a package from a directory; each file is read once."""
 
     root: Path
+    project: Project
     package: PurePosixPath
     label: str = ""
     revision: str | None = None
@@ -111,14 +113,16 @@ class DirectoryTree:
 
         Upstream's packaging leaves them in `build`, and several wheels of forks ship that folder.
         """
-        found = {PurePosixPath(layout) for layout in LAYOUTS[:-1]}
+        if self.package == PurePosixPath():
+            return ()
+        found = {*map(PurePosixPath, self.project.layouts)} - {PurePosixPath()}
         for folder in {PurePosixPath(), self.package.parent}:
-            built = self.root.joinpath(folder, "build").glob("lib*/sglang")
+            built = self.root.joinpath(folder, "build").glob(f"lib*/{self.project.package}")
             found.update(PurePosixPath(path.relative_to(self.root).as_posix()) for path in built)
         return tuple(
             path
             for path in sorted(found - {self.package})
-            if self.package != PurePosixPath() and self.root.joinpath(path, "srt").is_dir()
+            if self.root.joinpath(path, self.project.core).is_dir()
         )
 
     def _read(self, name: str) -> bytes:
@@ -162,46 +166,47 @@ class DirectoryTree:
             raise Refused(f"{name}: cannot be listed: {error.strerror}") from error
 
 
-def open_directory(root: Path) -> DirectoryTree:
-    """Find the package in a repository root, a `python/` folder, site-packages or itself.
+def open_directory(root: Path, project: Project) -> DirectoryTree:
+    """Find the package in a folder, or in the package's own.
 
     Raises:
-        Refused: the path cannot be read or holds no SGLang.
+        Refused: the path cannot be read or holds no such package.
     """
     try:
         if not root.is_dir():
             what = "is not a directory" if root.exists() else "does not exist"
-            raise Refused(f"{root}: {what}; give the root of an SGLang checkout")
+            raise Refused(f"{root}: {what}; give the root of a checkout of {project.name}")
         next(root.iterdir(), None)
         package = find_package(
-            lambda path: (root / path).is_dir(), lambda path: (root / path).is_file()
+            project, lambda path: (root / path).is_dir(), lambda path: (root / path).is_file()
         )
         if package is not None:
-            return DirectoryTree(root=root, package=package, label=str(root))
+            return DirectoryTree(root=root, project=project, package=package, label=str(root))
     except OSError as error:
         raise Refused(f"{error.filename or root}: cannot be read: {error.strerror}") from error
-    raise Refused(no_package(str(root)))
+    raise Refused(no_package(project, str(root)))
 
 
 def find_package(
+    project: Project,
     has_folder: Callable[[PurePosixPath], bool],
     has_file: Callable[[PurePosixPath], bool],
     below: PurePosixPath = PurePosixPath(),  # noqa: B008  # immutable
 ) -> PurePosixPath | None:
-    """Find the package in a repository root, a `python/` folder, site-packages or itself."""
-    for layout in LAYOUTS:
+    """Find the package in one of the project's layouts."""
+    for layout in project.layouts:
         package = below / layout
-        if has_folder(package / "srt") and has_file(package / "__init__.py"):
+        if has_folder(package / project.core) and has_file(package / "__init__.py"):
             return package
     return None
 
 
-def no_package(label: str) -> str:
+def no_package(project: Project, label: str) -> str:
     """Return the message of a tree without the package: where it was looked for."""
-    looked = ", ".join(f"{layout}/srt" if layout != "." else "srt" for layout in LAYOUTS)
+    looked = ", ".join(str(PurePosixPath(layout, project.core)) for layout in project.layouts)
     return (
-        f"{label}: not an SGLang tree: looked for the package as {looked} and found none; "
-        "give a repository root, its python/ folder, the sglang package or site-packages"
+        f"{label}: not a tree of {project.name}: looked for the package as {looked} and found "
+        f"none; give a repository root, the {project.package} package or the folder that holds it"
     )
 
 

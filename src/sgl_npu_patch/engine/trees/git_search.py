@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sgl_npu_patch.engine.stems import STEMS
 from sgl_npu_patch.engine.trees.directory import is_source
 from sgl_npu_patch.engine.trees.git_contents import Contents
 from sgl_npu_patch.engine.trees.git_folders import FOLDER, SUBMODULE, Folders, refuse_links
@@ -25,11 +24,13 @@ class Search:
     content is scanned for all stems known by then, and again for those that come later.
     """
 
-    def __init__(self, label: str, folders: Folders, contents: Contents) -> None:
+    def __init__(
+        self, label: str, stems: Iterable[bytes], folders: Folders, contents: Contents
+    ) -> None:
         self._label = label
         self._folders = folders
         self._contents = contents
-        self._stems = [*STEMS]
+        self._stems = [*stems]
         self._scanned: dict[str, tuple[int, int]] = {}
         """By blob: for how many stems it was scanned, and which it contains, as bits."""
         self._found: dict[str, tuple[int, _Files]] = {}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees import git
 from sgl_npu_patch.engine.trees.directory import DirectoryTree, SourceTree, open_directory
 
@@ -15,11 +16,11 @@ ARCHIVES = (".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 @contextmanager
-def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
+def open_tree(path: Path, project: Project, revision: str | None = None) -> Iterator[SourceTree]:
     """Open the tree in a directory, in a revision of a repository, or in an archive.
 
     Raises:
-        Refused: there is no SGLang, or it cannot be read.
+        Refused: the package is not there, or it cannot be read.
         UsageError: a revision of something that has none.
     """
     archive = is_archive(path)
@@ -28,14 +29,14 @@ def open_tree(path: Path, revision: str | None = None) -> Iterator[SourceTree]:
 
         if archive:
             raise UsageError(f"only a git repository has revisions, and {path} is an archive")
-        with open_repository(path) as repository:
+        with open_repository(path, project) as repository:
             yield repository.open(revision)
     elif archive:
         from sgl_npu_patch.engine.trees.archive import open_archive
 
-        yield open_archive(path)
+        yield open_archive(path, project)
     else:
-        yield open_directory(path)
+        yield open_directory(path, project)
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def as_folder(tree: SourceTree) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sgl-npu-patch-") as scratch:
         root = Path(scratch).resolve()
         # Where the tree is the package itself, it is still found by its name.
-        root = root if tree.package.parts else root / "sglang"
+        root = root if tree.package.parts else root / tree.project.package
         for path in tree.containing(b""):
             # A tree object of git may hold any name.
             if path.is_absolute() or ".." in path.parts:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees import git
 from sgl_npu_patch.engine.trees.directory import find_package, no_package
 from sgl_npu_patch.engine.trees.git_contents import Contents
@@ -25,8 +26,6 @@ from sgl_npu_patch.engine.trees.partial import PartialClone
 from sgl_npu_patch.engine.trees.revision import GitTree
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_ABOVE = ("python", "sglang")
-"""Folders that lead to the package, in a repository's root or in one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +42,18 @@ class Repository:
 
     Attributes:
         path: the folder that the user named.
+        project: whose package is looked for.
         prefix: where that stands below the repository's root.
     """
 
-    def __init__(self, path: Path, prefix: PurePosixPath) -> None:
+    def __init__(self, path: Path, project: Project, prefix: PurePosixPath) -> None:
         self.path = path
+        self.project = project
         self.prefix = prefix
         self._objects = Objects(path)
         self._folders = Folders(self._objects)
         self._contents = Contents(self._objects, PartialClone(path))
-        self._search = Search(str(path), self._folders, self._contents)
+        self._search = Search(str(path), project.stems, self._folders, self._contents)
         self._roots: dict[str, str] = {}
 
     def __enter__(self) -> Repository:
@@ -175,14 +176,15 @@ class Repository:
             search=self._search,
             repository=self.path,
             root=self._roots[commit],
+            project=self.project,
             prefix=self.prefix,
             package=PurePosixPath(),
             label=str(self.path),
             revision=commit,
         )
-        package = find_package(tree.has_folder, tree.has_file)
+        package = find_package(self.project, tree.has_folder, tree.has_file)
         if package is None:
-            raise Refused(no_package(f"{self.path} at {revision}"))
+            raise Refused(no_package(self.project, f"{self.path} at {revision}"))
         tree.package = package
         return tree
 
@@ -195,9 +197,9 @@ class Repository:
         self._make_room()
         self._read_commits([commit for commit in commits if commit not in self._roots])
         level = [self._roots[commit] for commit in commits]
-        for name in (*self.prefix.parts, *_ABOVE, ""):
+        above: list[Iterable[str]] = [[part] for part in self.prefix.parts]
+        for names in (*above, *self.project.folders, ()):
             self._folders.read(level)
-            names = {name} if name not in _ABOVE else {*_ABOVE}
             level = [
                 found
                 for tree in dict.fromkeys(level)
@@ -218,7 +220,7 @@ class Repository:
                 self._roots[commit] = root.decode("ascii")
 
 
-def open_repository(path: Path) -> Repository:
+def open_repository(path: Path, project: Project) -> Repository:
     """Open the repository that a path is, or stands in, for reading.
 
     Raises:
@@ -232,4 +234,4 @@ def open_repository(path: Path) -> Repository:
         why = git.first_line(done.stderr)
         raise Refused(f"{path}: --rev needs a git repository: {why}")
     prefix = PurePosixPath(os.fsdecode(done.stdout.removesuffix(b"\n")))
-    return Repository(path, prefix)
+    return Repository(path, project, prefix)

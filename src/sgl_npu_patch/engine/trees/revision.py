@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees.git_contents import Contents
 from sgl_npu_patch.engine.trees.git_folders import FOLDER, Entry, Folders, refuse_links
 from sgl_npu_patch.engine.trees.git_search import Search
@@ -29,6 +30,7 @@ class GitTree:
     repository: Path
     root: str
     prefix: PurePosixPath
+    project: Project
     package: PurePosixPath
     label: str
     revision: str | None
@@ -37,17 +39,17 @@ class GitTree:
         """List other copies of the package; see `SourceTree.copies`."""
         if self.package == PurePosixPath():
             return ()
-        found = {PurePosixPath("python/sglang"), PurePosixPath("sglang")}
+        found = {*map(PurePosixPath, self.project.layouts)} - {PurePosixPath()}
         for above in {PurePosixPath(), self.package.parent}:
             mode, tree = self._find(above / "build") or (0, "")
             if mode == FOLDER:
                 names = [name for name in self.folders[tree] if name.startswith("lib")]
-                found.update(above / "build" / name / "sglang" for name in names)
+                found.update(above / "build" / name / self.project.package for name in names)
         return tuple(path for path in sorted(found - {self.package}) if self._is_copy(path))
 
     def _is_copy(self, path: PurePosixPath) -> bool:
         with suppress(Refused):  # a link to the package is no copy of it
-            return self.has_folder(path / "srt")
+            return self.has_folder(path / self.project.core)
         return False
 
     def containing(

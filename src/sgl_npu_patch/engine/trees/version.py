@@ -6,12 +6,10 @@ import re
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.trees import git
-from sgl_npu_patch.engine.trees.directory import LAYOUTS, DirectoryTree, SourceTree
+from sgl_npu_patch.engine.trees.directory import DirectoryTree, SourceTree
 from sgl_npu_patch.engine.trees.revision import GitTree
 
 VERSION_FILES = ("_version.py", "version.py")
-_OWN = PurePosixPath(LAYOUTS[0])
-"""Where the package stands in a repository of its own. That of a copy elsewhere has other tags."""
 _VERSION = re.compile(rb"""^__version__ *= *(?:\w+ *= *)*["']([^"'\n]+)""", re.MULTILINE)
 
 
@@ -35,7 +33,7 @@ def package_version(tree: SourceTree) -> str | None:
 
 def has_own_tags(tree: GitTree) -> bool:
     """Report whether the tags of a revision's repository are versions of the package."""
-    return tree.prefix / tree.package == _OWN
+    return tree.prefix / tree.package == _own(tree)
 
 
 def _described(tree: SourceTree) -> str | None:
@@ -44,6 +42,11 @@ def _described(tree: SourceTree) -> str | None:
         return git.describe(tree.repository, [commit])[0] if commit else None
     if isinstance(tree, DirectoryTree):
         root = git.work_tree(tree.root)
-        if root is not None and tree.root.resolve() / tree.package == root / _OWN:
+        if root is not None and tree.root.resolve() / tree.package == root / _own(tree):
             return git.describe(root, ["HEAD"])[0]
     return None
+
+
+def _own(tree: SourceTree) -> PurePosixPath:
+    """Return where the package stands in a repository of its own; a copy has other tags."""
+    return PurePosixPath(tree.project.layouts[0])

@@ -19,13 +19,13 @@ from packaging.version import InvalidVersion, Version
 
 from sgl_npu_patch.engine.commit import umask
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.record import digest_of, line_of
 from sgl_npu_patch.engine.trees.archive import ArchiveTree, check_members, content_of, readable
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.overlay import ChangeSet
 
-PACKAGE = PurePosixPath("sglang")
 _DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest date that a zip archive can hold: the result must not depend on the day."""
 _LEVEL = 6
@@ -45,11 +45,11 @@ class WheelTree(ArchiveTree):
     members: Mapping[str, zipfile.ZipInfo]
 
 
-def open_wheel(path: Path) -> WheelTree:
+def open_wheel(path: Path, project: Project) -> WheelTree:
     """Open a wheel that holds the package and whose metadata agrees with its name.
 
     Raises:
-        Refused: it is no wheel, a hostile one, damaged, or holds no SGLang.
+        Refused: it is no wheel, a hostile one, damaged, or does not hold the package.
     """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
@@ -71,7 +71,8 @@ def open_wheel(path: Path) -> WheelTree:
         raise Refused(f"{path}: {info} has no {', '.join(missing)}")
     tree = WheelTree(
         label=str(path),
-        package=PACKAGE,
+        project=project,
+        package=PurePosixPath(project.package),
         members=members,
         content=content_of(path, archive),
         path=path,
@@ -84,20 +85,22 @@ def open_wheel(path: Path) -> WheelTree:
     given = (rest, stated[1].decode("ascii", "replace").strip() if stated else "")
     if canonicalize_name(spelled) != name or not all(_same(each, version) for each in given):
         raise Refused(f"{path}: the name, {info} and the version in METADATA do not agree")
-    srt = f"{PACKAGE}/srt/"
-    if f"{PACKAGE}/__init__.py" not in members or not any(n.startswith(srt) for n in members):
-        raise Refused(f"{path}: holds no package `{PACKAGE}`: it is not a wheel of SGLang")
+    core = f"{tree.package}/{project.core}/"
+    if f"{tree.package}/__init__.py" not in members or not any(n.startswith(core) for n in members):
+        raise Refused(f"{path}: holds no package `{tree.package}`: no wheel of {project.name}")
     return tree
 
 
-def target_of(tree: WheelTree, out: Path, local: str) -> Path:
+def target_of(tree: WheelTree, out: Path) -> Path:
     """Tell where the patched wheel goes: into a folder, or to a path of the very name it must have.
 
     Raises:
         Refused: there is something at that place, or the name is another one.
     """
     _, _, *tags = tree.path.name.split("-")
-    name = "-".join([tree.distribution, str(new_version(tree.version, local)), *tags])
+    name = "-".join(
+        [tree.distribution, str(new_version(tree.version, tree.project.wheel_suffix)), *tags]
+    )
     named = out.suffix == ".whl" and not out.is_dir()
     target = out if named else out / name
     if named and out.name != name:
@@ -117,7 +120,7 @@ def new_version(version: Version, local: str) -> Version:
     return Version(f"{public}+{present}.{local}" if present else f"{public}+{local}")
 
 
-def write_wheel(tree: WheelTree, changes: ChangeSet, target: Path, local: str) -> list[str]:
+def write_wheel(tree: WheelTree, changes: ChangeSet, target: Path) -> list[str]:
     """Write the wheel with a change set in it; the same input gives the same bytes.
 
     Signatures are dropped, for they would not hold any more, and so are compiled forms of changed
@@ -126,7 +129,7 @@ def write_wheel(tree: WheelTree, changes: ChangeSet, target: Path, local: str) -
     Raises:
         Refused: a member differs from RECORD, or the target cannot be written.
     """
-    version = new_version(tree.version, local)
+    version = new_version(tree.version, tree.project.wheel_suffix)
     after = {change.path.as_posix(): change.after for change in changes.changes}
     dropped = [name for name in tree.members if _is_dropped(tree, name, after)]
     names = sorted({*tree.members, *after} - {*dropped, f"{tree.info}/RECORD"})

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from sgl_npu_patch.codemods import batch_invariant
 from sgl_npu_patch.codemods.upstream import symbols
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import Found, FunctionNode, Judged
@@ -74,7 +74,7 @@ def calls_bind(judged: Judged, seam: str) -> Iterator[Finding]:
 
 def collect(judged: Judged, name: str, module: str = "") -> tuple[list[_Definition], list[Use]]:
     """Find what defines and what uses a name; that of a module of ours, only through it."""
-    own = judged.package / vendor.FOLDER / f"{module}.py"
+    own = judged.package / PROJECT.vendor_folder / f"{module}.py"
     definitions: list[_Definition] = []
     uses: list[Use] = []
     paths = dict.fromkeys(judged.overlay.mentioning(module or name))

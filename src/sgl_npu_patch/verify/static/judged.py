@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream import attention, mode, symbols
-from sgl_npu_patch.engine import vendor
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
@@ -180,7 +180,7 @@ class Judged:
     def files(self, seam: str) -> tuple[PurePosixPath, ...]:
         """List the files that a seam edits and adds."""
         paths = [place.path for place in self._places_or_none(seam)]
-        folder = self.package / vendor.FOLDER
+        folder = self.package / PROJECT.vendor_folder
         modules = SERIES[seam].vendors
         if self.native and modules:
             modules = (*modules, symbols.UPSTREAM_OPS)

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.model import SETTLED
@@ -81,12 +82,12 @@ def unmodified(judged: Judged, seam: str) -> Iterator[Finding]:
     if judged.outcomes[seam].status == "upstream":
         raise NotApplicable("upstream: the tree has upstream's own module")
     for module in SERIES[seam].vendors:
-        path = judged.package / vendor.FOLDER / f"{module}.py"
+        path = judged.package / PROJECT.vendor_folder / f"{module}.py"
         data = judged.overlay.read(path)
-        found = vendor.recognise(module, data)
+        found = vendor.recognise(PROJECT, module, data)
         if found.state == "current":
             continue
-        edit = vendor.first_edit(module, data or b"") if found.state == "edited" else ""
+        edit = vendor.first_edit(PROJECT, module, data or b"") if found.state == "edited" else ""
         written = f", written by version {found.version}" if found.version else ""
         yield Finding(
             Site(path, _line(edit), module),
