@@ -22,7 +22,7 @@ from tests.engine.package import (
     run,
     snapshot,
 )
-from tests.engine.test_git import git
+from tests.engine.repositories import git
 from tests.engine.test_plan import EXPECTED
 from tests.upstream.program import SEAMS
 

@@ -8,8 +8,7 @@ import pytest
 
 from tests.audit.trees import NPU, memory
 from tests.engine.package import run, snapshot
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import commit, output
+from tests.engine.repositories import commit, git, output
 from tests.reports.test_schemas import check, check_sarif
 
 SOURCE = """\

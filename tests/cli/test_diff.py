@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
 from sgl_npu_patch.reports.diff import render_diff
 from tests.engine.package import CHANGED, build, contents, run, snapshot
-from tests.engine.test_git import git
+from tests.engine.repositories import git
 
 TOOLS = {
     "git": ["git", "apply", "--whitespace=nowarn"],

@@ -10,8 +10,7 @@ import pytest
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.results import Result
 from tests.engine.package import COMMON, build, run, snapshot
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import commit
+from tests.engine.repositories import commit, git
 from tests.engine.test_plan import EXPECTED
 from tests.matrix.histories import BROKEN, OTHER, commit_of, history
 from tests.verify.checked import edited, lay_out, original, patched

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.package import SOURCES, build, contents, run, snapshot
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import commit, output
+from tests.engine.repositories import commit, git, output
 from tests.engine.test_plan import EXPECTED
 from tests.engine.wheels import build_wheel
 

@@ -17,8 +17,7 @@ from sgl_npu_patch.verify import run as runner
 from sgl_npu_patch.verify.behaviour import GROUPS
 from sgl_npu_patch.verify.results import Result
 from tests.engine.package import SOURCES, run, snapshot
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import commit, output
+from tests.engine.repositories import commit, git, output
 from tests.engine.wheels import build_wheel
 from tests.verify.checked import edited, lay_out, original, patched
 

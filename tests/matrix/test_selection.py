@@ -15,8 +15,7 @@ from sgl_npu_patch.matrix import releases, selection
 from sgl_npu_patch.matrix.releases import select_releases
 from sgl_npu_patch.matrix.selection import once, select_folders, select_revisions
 from tests.engine.package import COMMON, SOURCES
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import output
+from tests.engine.repositories import git, output
 from tests.matrix.histories import BROKEN, OTHER, commit_of, history
 
 TAGS = {"v0.5.9": 0, "v0.5.10": 2, "v0.5.10rc0": 1, "v0.6.0": 3, "nightly": 3}

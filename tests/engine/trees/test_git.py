@@ -7,20 +7,8 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
-from sgl_npu_patch.engine.trees.git import uncommitted, work_tree
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=tests", "-c", "user.email=tests@localhost"]
-    allowed = ["-c", "protocol.file.allow=always"]
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    subprocess.run(
-        ["git", *identity, *allowed, *arguments],
-        check=True,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-    )
+from sgl_npu_patch.engine.trees.git import uncommitted, unmerged, work_tree
+from tests.engine.repositories import git
 
 
 @pytest.fixture
@@ -182,3 +170,24 @@ def test_git_is_missing(repository: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", str(repository))
     with pytest.raises(Refused, match=r"git cannot be run.*--allow-dirty"):
         dirty(repository)
+
+
+def test_unmerged_paths(repository: Path) -> None:
+    git(repository, "tag", "base")
+    for branch, text in (("other", "theirs\n"), ("main", "ours\n")):
+        git(repository, "switch", "--quiet", "-C", branch, "base")
+        for name in ("one.py", "sub/od d\u00e9\"'.py"):
+            (repository / name).write_text(text)
+        git(repository, "commit", "--quiet", "--all", "--message", branch)
+    assert unmerged(repository) == frozenset()
+    with pytest.raises(subprocess.CalledProcessError):
+        git(repository, "merge", "--quiet", "other")
+    assert unmerged(repository) == {"one.py", "sub/od d\u00e9\"'.py"}
+    git(repository, "add", "one.py")
+    assert unmerged(repository) == {"sub/od d\u00e9\"'.py"}
+
+
+def test_unmerged_paths_of_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unmerged(tmp_path) == frozenset()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert unmerged(tmp_path) == frozenset()

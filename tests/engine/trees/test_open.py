@@ -10,8 +10,7 @@ from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder, open_tree
 from tests.engine.package import SOURCES, build, snapshot
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import commit
+from tests.engine.repositories import commit, git
 from tests.helpers import MemoryTree
 
 
@@ -55,7 +54,7 @@ def test_a_revision_is_written_out_and_removed(tmp_path: Path, scratch: Path, in
 
 
 @pytest.mark.parametrize("name", ["../out.py", "sglang/srt/../../../out.py", "ROOT/out.py"])
-def test_no_name_leads_out_of_the_throw_away_folder(
+def test_no_name_leads_out_of_the_temporary_folder(
     tmp_path: Path, scratch: Path, name: str
 ) -> None:
     """What a tree object of git may hold, as no file system does."""
@@ -71,6 +70,6 @@ def test_a_file_in_the_place_of_a_folder(scratch: Path) -> None:
     tree: SourceTree = MemoryTree(
         {PurePosixPath("sglang/a.py"): b"", PurePosixPath("sglang/a.py/b.py"): b""}
     )
-    with pytest.raises(Refused, match="cannot be written to a throw-away folder"), as_folder(tree):
+    with pytest.raises(Refused, match="cannot be written to a temporary folder"), as_folder(tree):
         pass
     assert list(scratch.iterdir()) == []

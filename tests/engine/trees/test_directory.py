@@ -9,7 +9,6 @@ import pytest
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.trees.directory import open_directory
-from sgl_npu_patch.engine.trees.version import package_version
 from tests.engine.package import build
 
 LAYOUTS = {"": "python/sglang", "python": "sglang", "python/sglang": "."}
@@ -134,22 +133,6 @@ def test_what_cannot_be_read_is_named(
     make(Path("x.py") if said == "cannot be read" else package / "srt/x.py")
     with pytest.raises(Refused, match=rf"srt/x\.py: .*{said}"):
         open_directory(tmp_path, PROJECT).containing(b"is_npu")
-
-
-@pytest.mark.parametrize(
-    ("content", "version"),
-    [
-        (b'__version__ = "0.5.9"\n', "0.5.9"),
-        (b"import x\r\n__version__ = version = '1.0.post1+fork'\r\n", "1.0.post1+fork"),
-        (b"# __version__ = '1'\n", None),
-        (None, None),
-    ],
-)
-def test_version_is_what_the_package_says(
-    tmp_path: Path, content: bytes | None, version: str | None
-) -> None:
-    build(tmp_path, version=content)
-    assert package_version(open_directory(tmp_path, PROJECT)) == version
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ from sgl_npu_patch.engine.trees.repository import Repository, open_repository
 from sgl_npu_patch.engine.trees.revision import GitTree
 from sgl_npu_patch.matrix.judge import MADE_OF
 from tests.engine.package import ARGUMENTS, COMMON, SOURCES, build
-from tests.engine.test_git import git
-from tests.engine.test_git_tree import commit
+from tests.engine.repositories import commit, git
 
 PACKAGE = PurePosixPath("python/sglang")
 ASKED: list[str] = []
@@ -158,7 +157,7 @@ def test_fingerprint(
 
 
 def test_fingerprint_of_this_tool_is_stable() -> None:
-    assert len(cache.fingerprint()) == 64
+    assert len(cache.fingerprint(("engine",))) == 64
 
 
 def test_refusal_is_not_remembered(root: Path, memory: Memory) -> None:
