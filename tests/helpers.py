@@ -537,7 +537,7 @@ def _run(seam: str, files: Mapping[str, bytes]) -> tuple[Outcome, Plan, dict[str
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
     series = {seam: replace(SERIES[seam], needs=(), needs_if_defined=())}
     plan = make_plan(tree, series)
-    prove(plan, series)
+    prove(plan)
     after = dict(files)
     for change in plan.changes.changes:
         assert change.before == tree.read(change.path)

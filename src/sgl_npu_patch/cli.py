@@ -201,7 +201,7 @@ def apply(
     output: Output = Format.text,
 ) -> None:
     """Patch a tree in place, or a wheel into a new one: all of the series, or nothing."""
-    from sgl_npu_patch.engine.plan import prove
+    from sgl_npu_patch.engine import apply as api
 
     if wheel is not None:
         if rev is not None:
@@ -210,14 +210,13 @@ def apply(
         _apply_to_wheel(wheel, path, selected, output, check=check, diff=diff, strict=strict)
         return
     if not check:
-        _check_writable(path, rev)
+        api.check_writable(_path(path, "PATH"), rev)
     with _planned(path, rev, _selected(only, skip)) as (tree, planned):
         plan = planned
         if plan.changes.changes and not check:
-            _write(tree, plan, allow_dirty)
-            plan = plan.as_applied()
+            plan = api.apply(tree, plan, allow_dirty=allow_dirty)
         else:
-            prove(plan, _seams())
+            api.prove(plan)
         verb = "would change" if check else "changed"
         with _reader_may_leave():
             _report(tree, plan, output, verb, with_diff=diff)
@@ -234,20 +233,19 @@ def _apply_to_wheel(
     diff: bool,
     strict: bool,
 ) -> None:
-    from sgl_npu_patch.engine.plan import make_plan, prove
-    from sgl_npu_patch.engine.trees.wheel import open_wheel, target_of, write_wheel
+    from sgl_npu_patch.engine import apply as api
+    from sgl_npu_patch.engine.trees.wheel import open_wheel
 
     folder = _path(out, "PATH")
     tree = open_wheel(_path(wheel, "FILE"), PROJECT)
-    plan = make_plan(tree, _seams(), selected)
-    for warning in _warn_of_copies(tree):
-        _warn(warning)
-    prove(plan, _seams())
-    target = target_of(tree, folder) if plan.changes.changes else None
+    plan = api.plan(tree, _seams(), selected)
+    target = api.wheel_target(tree, plan, folder)
     if target is not None and not check:
-        for name in write_wheel(tree, plan.changes, target):
-            _warn(f"{name} is left out of the patched wheel, where it would not hold any more")
-        plan = plan.as_applied()
+        plan = api.apply_to_wheel(tree, plan, target)
+    else:
+        api.prove(plan)
+    for warning in plan.warnings:
+        _warn(warning)
     verb = "would change" if check else "changed"
     with _reader_may_leave():
         _report(tree, plan, output, verb, with_diff=diff, wheel=target)
@@ -285,7 +283,7 @@ def diff(
 
     selected = _selected(only, skip)
     with _planned(path, rev, selected) as (tree, plan), _reader_may_leave():
-        prove(plan, _seams())
+        prove(plan)
         if plan.conflicts:
             _report(tree, plan, Format.text, "would change", with_diff=False, stream=sys.stderr)
         _print_diff(tree, plan)
@@ -372,7 +370,9 @@ def verify(
         if base is not None or base_rev is not None:
             place = Path(path) if base is None else _path(base, "ORIGINAL")
             original = trees.enter_context(_opened(place, base_rev))
-        for warning in _warn_of_copies(tree):
+        from sgl_npu_patch.engine.apply import copy_warnings
+
+        for warning in copy_warnings(tree):
             _warn(warning)
         verified = run_checks(
             tree,
@@ -604,7 +604,9 @@ def doctor(
         tree = None
         if path is not None:
             tree = trees.enter_context(_opened(_path(path, "PATH"), None))
-            for warning in _warn_of_copies(tree):
+            from sgl_npu_patch.engine.apply import copy_warnings
+
+            for warning in copy_warnings(tree):
                 _warn(warning)
         _tell("looking at this machine")
         found = examine(tree, execute=execute, python=python)
@@ -673,7 +675,9 @@ def audit(
 
     known = None if baseline is None else _path(baseline, "FILE")
     with _opened(_path(path, "PATH"), rev) as tree, _reader_may_leave():
-        for warning in _warn_of_copies(tree):
+        from sgl_npu_patch.engine.apply import copy_warnings
+
+        for warning in copy_warnings(tree):
             _warn(warning)
         news = command.run(
             tree,
@@ -873,17 +877,9 @@ def _path(given: str, name: str) -> Path:
 
 def _selected(only: list[str] | None, skip: list[str] | None) -> tuple[str, ...]:
     """Choose the seams to judge, in the order of the series."""
-    from sgl_npu_patch.engine.plan import check_selection
+    from sgl_npu_patch.engine.plan import choose
 
-    seams = _seams()
-    for name in skip or ():
-        if name not in seams:
-            raise UsageError(f"no such seam: {name}; seams are {', '.join(seams)}")
-    wanted = [name for name in (only or seams) if name not in (skip or ())]
-    selected = check_selection(seams, wanted)
-    if not selected:
-        raise UsageError("--only and --skip leave no seam")
-    return selected
+    return choose(_seams(), only or (), skip or ())
 
 
 def _opened(path: Path, rev: str | None) -> AbstractContextManager[SourceTree]:
@@ -898,73 +894,18 @@ def _opened(path: Path, rev: str | None) -> AbstractContextManager[SourceTree]:
 def _planned(
     path: str, rev: str | None, selected: tuple[str, ...]
 ) -> Iterator[tuple[SourceTree, Plan]]:
-    from dataclasses import replace
-
-    from sgl_npu_patch.engine.plan import make_plan
-    from sgl_npu_patch.engine.record import record
-    from sgl_npu_patch.engine.trees.directory import DirectoryTree
+    from sgl_npu_patch.engine.apply import plan as make_plan
 
     with _opened(_path(path, "PATH"), rev) as tree:
         plan = make_plan(tree, _seams(), selected)
-        warnings = _warn_of_copies(tree)
-        if isinstance(tree, DirectoryTree):
-            recorded = record(tree, plan.changes)
-            plan = replace(plan, changes=recorded.changes)
-            warnings += recorded.warnings
-        for warning in warnings:
+        for warning in plan.warnings:
             _warn(warning)
         yield tree, plan
-
-
-def _check_writable(path: str, rev: str | None) -> None:
-    """Say what to do instead where nothing can be written in place."""
-    from sgl_npu_patch.engine.trees.open import is_archive
-
-    if rev is not None:
-        raise UsageError(
-            "apply writes to a checkout, not to a revision: check it out (`git worktree add`) and "
-            "apply there, or pass --check, or see `diff --rev`"
-        )
-    if is_archive(_path(path, "PATH")):
-        how = (
-            f"`apply --wheel {path} OUT` writes a patched copy"
-            if path.endswith(".whl")
-            else "unpack it and apply there"
-        )
-        raise UsageError(f"apply does not write into an archive: {how}; or pass --check")
-
-
-def _warn_of_copies(tree: SourceTree) -> list[str]:
-    return [
-        f"{copy} is another copy of the package, which is neither judged nor patched: "
-        f"only {tree.package} is"
-        for copy in tree.copies()
-    ]
 
 
 def _warn(message: str) -> None:
     with suppress(OSError):
         print(f"sgl-npu-patch: warning: {message}", file=sys.stderr, flush=True)
-
-
-def _write(tree: SourceTree, plan: Plan, allow_dirty: bool) -> None:
-    from sgl_npu_patch.engine.commit import commit
-    from sgl_npu_patch.engine.plan import prove
-    from sgl_npu_patch.engine.trees import git
-    from sgl_npu_patch.engine.trees.directory import DirectoryTree
-
-    assert isinstance(tree, DirectoryTree)
-    root = git.work_tree(tree.root)
-    if root is not None and not allow_dirty:
-        targets = [tree.root / change.path for change in plan.changes.changes]
-        dirty = git.uncommitted(root, targets)
-        if dirty:
-            raise Refused(
-                "uncommitted changes in files that would be written: "
-                f"{', '.join(dirty[:5])}{' ...' if len(dirty) > 5 else ''}; nothing was changed; "
-                "commit or stash them, or pass --allow-dirty"
-            )
-    commit(tree.root, plan.changes, lambda: prove(plan, _seams()))
 
 
 def _report(

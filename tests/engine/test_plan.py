@@ -58,7 +58,7 @@ def test_planning_writes_nothing(tmp_path: Path) -> None:
     build(tmp_path)
     before = snapshot(tmp_path)
     plan = plan_of(tmp_path)
-    prove(plan, SERIES)
+    prove(plan)
     assert snapshot(tmp_path) == before
 
 
@@ -201,4 +201,4 @@ def test_proof_rejects_a_change_that_is_not_seen_as_done(tmp_path: Path) -> None
     assert before is not None
     plan.overlay.write(path, before)
     with pytest.raises(AssertionError, match="device_dispatch"):
-        prove(plan, SERIES)
+        prove(plan)

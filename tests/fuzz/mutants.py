@@ -143,7 +143,7 @@ def judge_files(files: Files, path: PurePosixPath, texts: tuple[str, ...]) -> Ve
                 problem = "changes in spite of a conflict" if plan.changes.changes else ""
                 reason = "; ".join(f"{o.seam}: {o.reason}" for o in plan.conflicts)
                 return Verdict(False, fair, problem, reason)
-            prove(plan, SERIES)
+            prove(plan)
     except Refused as refusal:
         return Verdict(False, fair, "", str(refusal))
     except Exception:  # noqa: BLE001

@@ -93,7 +93,7 @@ def judge(files: Mapping[str, bytes], series: Mapping[str, Seam] = SERIES) -> Pl
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
     cache = Cache(sources=_CACHE.sources, modules=_CACHE.modules, uses=_CACHE.uses)
     plan = make_plan(Overlay(tree, cache), series)
-    prove(plan, series)
+    prove(plan)
     return plan
 
 

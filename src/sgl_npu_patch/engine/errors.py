@@ -49,6 +49,14 @@ class UsageError(Exception):
     """Reject a combination of options (exit code 2)."""
 
 
+class Conflicting(Exception):
+    """Stop before writing a plan in which a seam is in conflict (exit code 3)."""
+
+    def __init__(self, seams: tuple[str, ...]) -> None:
+        super().__init__(f"in conflict: {', '.join(seams)}; nothing was changed")
+        self.seams = seams
+
+
 class Interrupted(Exception):
     """Unwind after a signal, once nothing half written is left (exit code 128 + signal)."""
 

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 class Plan:
     """Hold the outcomes of a series on a tree and the change set that follows from them.
 
-    The change set is empty if any seam is in conflict.
+    The change set is empty if any seam is in conflict. ``warnings`` are for the user.
     """
 
     outcomes: tuple[Outcome, ...]
     changes: ChangeSet
     overlay: Overlay
+    series: Mapping[str, Seam]
+    warnings: tuple[str, ...] = ()
 
     @property
     def conflicts(self) -> tuple[Outcome, ...]:
@@ -58,6 +60,17 @@ def require_marker(tree: SourceTree, overlay: Overlay) -> None:
         raise TooOld(full_name(tree), tree.project.too_old.format(package=tree.package))
 
 
+def check_known(series: Mapping[str, Seam], names: Iterable[str]) -> None:
+    """Insist that names are those of seams.
+
+    Raises:
+        UsageError: one is not.
+    """
+    unknown = sorted(set(names) - set(series))
+    if unknown:
+        raise UsageError(f"no such seam: {', '.join(unknown)}; seams are {', '.join(series)}")
+
+
 def check_selection(series: Mapping[str, Seam], selected: Iterable[str]) -> tuple[str, ...]:
     """Put the chosen seams in series order.
 
@@ -65,9 +78,7 @@ def check_selection(series: Mapping[str, Seam], selected: Iterable[str]) -> tupl
         UsageError: a name is unknown, or a chosen seam needs one that is not.
     """
     chosen = set(selected)
-    unknown = sorted(chosen - set(series))
-    if unknown:
-        raise UsageError(f"no such seam: {', '.join(unknown)}; seams are {', '.join(series)}")
+    check_known(series, chosen)
     for name in series:
         missing = [need for need in series[name].needs if need not in chosen]
         if name in chosen and missing:
@@ -75,6 +86,22 @@ def check_selection(series: Mapping[str, Seam], selected: Iterable[str]) -> tupl
                 f"seam {name} needs {', '.join(missing)}: choose both, or neither of them"
             )
     return tuple(name for name in series if name in chosen)
+
+
+def choose(
+    series: Mapping[str, Seam], only: Iterable[str] = (), skip: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Choose the seams to judge, in series order: those of ``only``, or all, without ``skip``.
+
+    Raises:
+        UsageError: a name is unknown, nothing is left, or a chosen seam needs one that is not.
+    """
+    skipped = set(skip)
+    check_known(series, skipped)
+    selected = check_selection(series, [name for name in (only or series) if name not in skipped])
+    if not selected:
+        raise UsageError("--only and --skip leave no seam")
+    return selected
 
 
 def make_plan(
@@ -101,7 +128,7 @@ def make_plan(
     found = tuple(outcomes.values())
     blocked = any(outcome.status == "conflict" for outcome in found)
     changes = ChangeSet(()) if blocked else overlay.changes()
-    return Plan(found, changes, overlay)
+    return Plan(found, changes, overlay, series)
 
 
 def _judge(name: str, seam: Seam, view: View) -> Outcome:
@@ -244,14 +271,14 @@ def _require(series: Mapping[str, Seam], outcomes: dict[str, Outcome], overlay: 
                 )
 
 
-def prove(plan: Plan, series: Mapping[str, Seam]) -> None:
+def prove(plan: Plan) -> None:
     """Judge the result of a plan once more: it must leave nothing to do.
 
     Raises:
         AssertionError: the result is not what the plan claims.
     """
     if plan.changes.changes:
-        again = make_plan(plan.overlay, series, [outcome.seam for outcome in plan.outcomes])
+        again = make_plan(plan.overlay, plan.series, [outcome.seam for outcome in plan.outcomes])
         left = [outcome for outcome in again.outcomes if outcome.status not in SETTLED]
         if left:
             raise AssertionError(f"not seen as done after the edit: {left}")

@@ -10,7 +10,7 @@ from importlib.resources import files
 from itertools import zip_longest
 from typing import Literal
 
-from sgl_npu_patch import __version__
+from sgl_npu_patch._version import __version__
 from sgl_npu_patch.engine.project import Project
 
 State = Literal["missing", "current", "older", "newer", "edited", "foreign"]
