@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sgl_npu_patch.simulator.sglang import DISPATCH, Execution, Stub, module_of, murmur_hash32
+from sgl_npu_patch.simulator.modules import NotInTree, module_of, modules_of_class
+from sgl_npu_patch.simulator.murmur import murmur_hash32
+from sgl_npu_patch.simulator.sglang import DISPATCH, Execution
+from sgl_npu_patch.simulator.stubs import Stub
 
 PACKAGE = {
     "__init__.py": "",
@@ -114,22 +117,53 @@ def test_only_an_npu_has_torch_npu_and_only_if_provided(tree: Path) -> None:
 
 
 def test_what_the_tree_has_not_cannot_be_loaded(tree: Path) -> None:
-    with Execution(tree) as execution, pytest.raises(LookupError):
+    with Execution(tree) as execution, pytest.raises(NotInTree):
         execution.load("sglang.srt.elsewhere")
 
 
 def test_a_definition_is_found_where_it_moved(tmp_path: Path) -> None:
-    usual = "sglang.srt.utils.common"
-    assert module_of(_with(tmp_path / "none", {}), DISPATCH, usual) == usual
+    assert module_of(_with(tmp_path / "none", {}), DISPATCH) is None
     there = {"srt/utils/common.py": f"from .keys import {DISPATCH}\n"}
     moved = {**there, "srt/utils/keys.py": f"def {DISPATCH}():\n    return 'NPU'\n"}
-    assert module_of(_with(tmp_path / "moved", moved), DISPATCH, usual) == "sglang.srt.utils.keys"
+    assert module_of(_with(tmp_path / "moved", moved), DISPATCH) == "sglang.srt.utils.keys"
     both = {**moved, "srt/utils/common.py": moved["srt/utils/keys.py"]}
-    assert module_of(_with(tmp_path / "both", both), DISPATCH, usual) == usual
+    assert module_of(_with(tmp_path / "both", both), DISPATCH) == "sglang.srt.utils.common"
+    del moved["srt/utils/common.py"]
+    assert module_of(_with(tmp_path / "not imported", moved), DISPATCH) == "sglang.srt.utils.keys"
+
+
+def test_the_bases_that_methods_come_from_are_found(tmp_path: Path) -> None:
+    module = "sglang.srt.layers.sampler"
+    sources = {
+        "srt/layers/__init__.py": "",
+        "srt/layers/sampler.py": (
+            "from .base import Base as Above\nfrom sglang.srt.layers.other import Other\n\n\n"
+            "class Sampler(Above, Other):\n    def forward(self):\n        pass\n"
+        ),
+        "srt/layers/base.py": "class Base:\n    def draw(self):\n        pass\n",
+        "srt/layers/other.py": "class Other:\n    def forward(self):\n        pass\n",
+    }
+    tree = _with(tmp_path, sources)
+    assert modules_of_class(tree, "Sampler", "forward") == [module]
+    assert modules_of_class(tree, "Sampler", "forward", "draw") == [
+        module,
+        "sglang.srt.layers.base",
+    ]
+
+
+def test_a_name_is_given_wherever_it_is_imported_from(tmp_path: Path) -> None:
+    sources = {
+        "srt/utils/real.py": (
+            "from sglang.srt.anywhere import is_npu, given\n\nSEEN = is_npu(), given\n"
+        )
+    }
+    with Execution(_with(tmp_path, sources), "npu", names={"given": 3}) as execution:
+        assert execution.load("sglang.srt.utils.real").SEEN == (True, 3)
 
 
 def _with(tree: Path, sources: dict[str, str]) -> Path:
     (tree / "sglang" / "srt" / "utils").mkdir(parents=True)
     for name, source in sources.items():
+        (tree / "sglang" / name).parent.mkdir(exist_ok=True)
         (tree / "sglang" / name).write_text(source)
     return tree

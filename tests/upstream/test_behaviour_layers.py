@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sgl_npu_patch.simulator.sglang import package_folder
+from sgl_npu_patch.simulator.modules import package_folder
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.results import Result
 from tests.upstream.golden import read_expected

@@ -11,9 +11,9 @@ import pytest
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.simulator.sglang import package_folder
+from sgl_npu_patch.simulator.modules import package_folder
 from sgl_npu_patch.verify import isolation, off_npu
-from sgl_npu_patch.verify.behaviour.sampler import p_value
+from sgl_npu_patch.verify.behaviour.sampler.distribution import p_value
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import ROOT, SAMPLER, MemoryTree

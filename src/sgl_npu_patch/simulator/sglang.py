@@ -13,25 +13,34 @@ provides them, and on an NPU so are the packages that exist for CUDA only.
 from __future__ import annotations
 
 import ast
-import builtins
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any, Literal
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch._dynamo  # fails later, once a stub stands in for triton
 import torch._inductor.utils  # the same
+
+from sgl_npu_patch.simulator.modules import (
+    NotInTree,
+    cut_function,
+    module_of,
+    package_folder,
+    parsed,
+    source_file,
+)
+from sgl_npu_patch.simulator.stubs import Stub
 
 Device = Literal["cpu", "cuda", "hip", "npu", "xpu"]
 Provided = ModuleType | Mapping[str, object] | None
@@ -43,64 +52,6 @@ _NPU_PACKAGES = ("torch_npu", "batch_invariant_ops")
 _CUDA_PACKAGES = ("deep_gemm", "flashinfer", "sgl_kernel")
 _KEPT = sys.stdlib_module_names | {"numpy", "sglang", "torch", "typing_extensions"}
 _PREDICATES = ("cpu", "cuda", "cuda_alike", "hip", "hpu", "mps", "musa", "npu", "xpu")
-
-
-class Stub:
-    """Stand in for anything.
-
-    Callable, falsy and empty; usable as a base class, a decorator or an annotation.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.__name = name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        child = Stub(f"{self.__name}.{name}")
-        self.__dict__[name] = child
-        return child
-
-    def __call__(self, *args: object, **kwargs: object) -> Stub:
-        return Stub(f"{self.__name}()")
-
-    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
-        return ()
-
-    def __repr__(self) -> str:
-        return f"<stub {self.__name}>"
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __len__(self) -> int:
-        return 0
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(())
-
-    def __contains__(self, item: object) -> bool:
-        return False
-
-    def __getitem__(self, key: object) -> Stub:
-        return Stub(f"{self.__name}[]")
-
-    def __enter__(self) -> Stub:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
-    def __compare(self, other: object) -> bool:
-        return False
-
-    __lt__ = __le__ = __gt__ = __ge__ = __compare
-
-    def __combine(self, other: object) -> Stub:
-        return self
-
-    __or__ = __ror__ = __and__ = __rand__ = __add__ = __radd__ = __combine
-    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __floordiv__ = __combine
 
 
 class _StubModule(ModuleType):
@@ -116,7 +67,7 @@ class _StubModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        value = importlib.import_module(full) if self._execution.knows(full) else Stub(full)
+        value = self._execution.stubbed(full, name)
         self.__dict__[name] = value
         return value
 
@@ -131,7 +82,7 @@ class _Parsed:
 
 @cache
 def _parse(file: Path) -> _Parsed:
-    tree = ast.parse(file.read_bytes(), str(file))
+    tree = parsed(file)
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -167,10 +118,15 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """An SGLang of which only chosen modules are real, on a machine with one kind of device.
 
     `tree` is a folder with `sglang` or `python/sglang` in it, or that package itself. `provide`
-    gives modules or attributes of stub modules by dotted name; None makes the import fail. `real`
-    names further modules, or packages with all that is in them, to take from the tree. Entering it
-    again later goes on with the same modules; two executions may be nested.
+    gives packages beside SGLang, as modules or as attributes of stub modules, by dotted name; None
+    makes the import fail. `names` gives functions and constants of SGLang's stub modules, whichever
+    of them a tree imports them from. `real` names further modules, or packages with all that is in
+    them, to take from the tree. Entering it again later goes on with the same modules; two
+    executions may be nested.
     """
+
+    also_real: ClassVar[set[str]] = set()
+    """Modules that every execution takes from the tree: a check turned out to need them."""
 
     def __init__(
         self,
@@ -178,25 +134,27 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         device: Device = "npu",
         provide: Mapping[str, Provided] | None = None,
         real: Iterable[str] = (),
+        names: Mapping[str, object] | None = None,
     ) -> None:
         self.package = package_folder(tree)
         self.device = device
         self.compiled: list[Compiled] = []
         absent = (*_NPU_PACKAGES, *(_CUDA_PACKAGES if device == "npu" else ()))
         self._provide: dict[str, Provided] = dict.fromkeys(absent)
-        self._attributes: dict[str, dict[str, object]] = {
-            "sglang.srt.utils": utilities(device),
-            "sglang.srt.utils.common": utilities(device),
-            "sglang.srt.runtime_context": {"get_platform": partial(platform, device)},
-        }
-        self._attributes["sglang.srt.utils.common"][DISPATCH] = self._dispatch_key
+        self._attributes: dict[str, dict[str, object]] = {}
         for name, given in (provide or {}).items():
             if given is None or isinstance(given, ModuleType):
                 self._provide[name] = given
             else:
                 self._provide.pop(name, None)
                 self._attributes.setdefault(name, {}).update(given)
-        self._real = {VENDORED, *real}
+        self._names: dict[str, object] = {
+            **utilities(device),
+            "get_platform": partial(platform, device),
+            DISPATCH: self._dispatch_key,
+            **(names or {}),
+        }
+        self._real = {VENDORED, *real, *self.also_real}
         self._roots = {"sglang", "triton"} | {
             name.partition(".")[0] for name in (*self._provide, *self._attributes)
         }
@@ -231,9 +189,16 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not self._entered:
             raise RuntimeError("enter the execution before loading from it")
         if self.file(name) is None:
-            raise LookupError(f"{self.package} has no {name}")
+            raise NotInTree(f"the tree has no {name}")
         self._real.add(name)
         return self._import(name)
+
+    def defining(self, name: str) -> ModuleType:
+        """Return the tree's own module that defines a symbol; see `load`."""
+        module = module_of(self.package, name)
+        if module is None:
+            raise NotInTree(f"no module of the tree defines {name}")
+        return self.load(module)
 
     def attribute(self, module: str, name: str) -> Any:
         """Return what executed code would get from a module, stub or real."""
@@ -241,18 +206,38 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def file(self, name: str) -> Path | None:
         """Return the tree's source file of a dotted module name, or None."""
-        stem = self.package.joinpath(*name.split(".")[1:])
-        return next(
-            (
-                path
-                for path in (stem.with_name(stem.name + ".py"), stem / "__init__.py")
-                if path.is_file()
-            ),
-            None,
-        )
+        return source_file(self.package, name)
 
-    def knows(self, name: str) -> bool:
-        """Tell whether importing that name gives more than an empty stub."""
+    @contextmanager
+    def replaced(self, name: str, value: object) -> Iterator[None]:
+        """Bind a name to another value in each of the tree's modules that has it."""
+        modules = [*self._mine.values()] if not self._entered else [*sys.modules.values()]
+        held = [
+            vars(module)
+            for module in modules
+            if isinstance(module, ModuleType)
+            and self._is_real(module.__name__)
+            and name in vars(module)
+        ]
+        before = [module[name] for module in held]
+        for module in held:
+            module[name] = value
+        try:
+            yield
+        finally:
+            for module, own in zip(held, before, strict=True):
+                module[name] = own
+
+    def stubbed(self, full: str, name: str) -> Any:
+        """Return what a stub module has under a name: a submodule, what was given, or a stub."""
+        if self._knows(full) or self._is_submodule(full):
+            return importlib.import_module(full)
+        if name in self._names and full.startswith("sglang."):
+            return self._names[name]
+        return Stub(full)
+
+    def _knows(self, name: str) -> bool:
+        """Report whether importing that name gives more than an empty stub."""
         return (
             name in self._provide
             or name in self._attributes
@@ -284,10 +269,7 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def _dispatch_key(self) -> Any:
-        module = module_of(self.package, DISPATCH, "sglang.srt.utils.common")
-        file = self.file(module)
-        relative = str(file.relative_to(self.package)) if file else f"a file for {DISPATCH}"
-        return cut_function(self.package, relative, DISPATCH, utilities(self.device))()
+        return cut_function(self.package, DISPATCH, utilities(self.device))()
 
     def _import(self, name: str) -> ModuleType:
         """Import without a trace: some modules warn of, and set, environment variables."""
@@ -303,6 +285,14 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def _is_real(self, name: str) -> bool:
         chosen = any(name == r or name.startswith(f"{r}.") for r in self._real)
         return chosen and self.file(name) is not None
+
+    def _is_submodule(self, full: str) -> bool:
+        """Report whether that is a module of the tree, and no name that its package binds."""
+        if self.file(full) is None:
+            return False
+        package, _, name = full.rpartition(".")
+        head = self.file(package)
+        return head is None or name.encode() not in head.read_bytes()
 
     def _owns(self, name: str) -> bool:
         return name.partition(".")[0] in self._roots
@@ -326,53 +316,8 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return compiled
 
 
-def package_folder(tree: Path) -> Path:
-    """Return the package of a tree given as repository root, `python` folder or package."""
-    for folder in (tree / "python" / "sglang", tree / "sglang", tree):
-        if (folder / "srt").is_dir():
-            return folder
-    raise FileNotFoundError(f"no sglang package in {tree}")
-
-
-def module_of(tree: Path, name: str, usual: str) -> str:
-    """Return the dotted name of the module that defines a function or list, wherever it moved.
-
-    That is `usual`, where it is defined in most trees, unless it is defined in others only.
-    """
-    found = _definitions(package_folder(tree)).get(name, ())
-    return usual if usual in found or not found else found[0]
-
-
-_DEFINED = (
-    DISPATCH,
-    "enable_batch_invariant_mode",
-    "_handle_deterministic_inference",
-    "DETERMINISTIC_ATTENTION_BACKEND_CHOICES",
-    "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND",
-)
-"""What may have moved to another module."""
-_DEFINITION = re.compile(
-    rb"^(?:[ \t]*def (%(names)s)\b|(%(names)s)[ \t]*[:=])"
-    % {b"names": "|".join(_DEFINED).encode()},
-    re.MULTILINE,
-)
-
-
-@cache
-def _definitions(package: Path) -> dict[str, tuple[str, ...]]:
-    """Read the tree once for the modules that define each of the names."""
-    found: dict[str, tuple[str, ...]] = {}
-    for file in sorted((package / "srt").rglob("*.py")):
-        parts = file.relative_to(package.parent).with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        for match in _DEFINITION.finditer(file.read_bytes()):
-            name = (match[1] or match[2]).decode()
-            found[name] = (*found.get(name, ()), module)
-    return found
-
-
 def utilities(device: Device) -> dict[str, object]:
-    """Return what of `sglang.srt.utils` decides how the executed modules behave on a device."""
+    """Return what of SGLang's utilities decides how the executed modules behave on a device."""
 
     def answer(value: bool) -> Callable[[], bool]:
         return lambda: value
@@ -397,74 +342,6 @@ def platform(device: Device) -> SimpleNamespace:
         is_sm100_or_sm110=False,
         has_flashinfer=device == "cuda",
     )
-
-
-def cut_function(
-    tree: Path, relative: str, name: str, namespace: Mapping[str, object]
-) -> FunctionType:
-    """Execute one top-level function of a file alone, its globals being `namespace`.
-
-    For files too heavy to execute whole. Decorators are dropped.
-    """
-    file = package_folder(tree) / relative
-    scope: dict[str, Any] = {"__builtins__": builtins, **namespace}
-    exec(_function_code(file, name), scope)  # noqa: S102  # executing it is the purpose
-    function: FunctionType = scope[name]
-    return function
-
-
-@cache
-def _function_code(file: Path, name: str) -> CodeType:
-    found = [
-        node
-        for node in ast.parse(file.read_bytes()).body
-        if isinstance(node, ast.FunctionDef) and node.name == name
-    ]
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} functions {name} in {file}, not one")
-    found[0].decorator_list = []
-    return compile(ast.Module([*found], []), str(file), "exec")
-
-
-_C1, _C2 = 0xCC9E2D51, 0x1B873593
-_MASK = 0xFFFFFFFF
-
-
-def murmur_hash32(
-    seed: torch.Tensor, positions: torch.Tensor, col_indices: torch.Tensor
-) -> torch.Tensor:
-    """Hash as SGLang's Triton kernel of that name does, on a CPU.
-
-    MurmurHash3_x86_32 over seed (low word, high word), position and column, from 0. Takes `seed`
-    and `positions` of shape (n,), `col_indices` of shape (m,); returns uint32 of shape (n, m).
-    """
-    if seed.shape != positions.shape or seed.dim() != 1 or col_indices.dim() != 1:
-        raise ValueError(f"{seed.shape=} {positions.shape=} {col_indices.shape=}")
-    words = seed.view(torch.int64) if seed.dtype == torch.uint64 else seed.long()
-    low, high = words & _MASK, (words >> 32) & _MASK
-    rows = torch.stack([low, high, positions.long() & _MASK])[:, :, None]
-    state = torch.zeros_like(rows[0])
-    for block in (*rows, (col_indices.long() & _MASK)[None, :]):
-        state = _mix(state, block)
-    state = state ^ 16
-    state = _multiply(state ^ (state >> 16), 0x85EBCA6B)
-    state = _multiply(state ^ (state >> 13), 0xC2B2AE35)
-    return (state ^ (state >> 16)).to(torch.uint32)
-
-
-def _mix(state: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    block = _multiply(_rotate(_multiply(block, _C1), 15), _C2)
-    return (_rotate(state ^ block, 13) * 5 + 0xE6546B64) & _MASK
-
-
-def _multiply(value: torch.Tensor, factor: int) -> torch.Tensor:
-    """Multiply modulo 2**32, in halves of `factor`: the whole product is too long for int64."""
-    high = (value * (factor >> 16)) & 0xFFFF
-    return ((high << 16) + value * (factor & 0xFFFF)) & _MASK
-
-
-def _rotate(value: torch.Tensor, bits: int) -> torch.Tensor:
-    return ((value << bits) | (value >> (32 - bits))) & _MASK
 
 
 def _is(name: str, device: Device) -> bool:

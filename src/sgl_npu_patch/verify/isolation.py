@@ -90,6 +90,21 @@ class _Running:
 def _group(
     group: str, request: Mapping[str, Any], seconds: float, running: _Running
 ) -> list[Result]:
+    """Run a group, and once more those checks that need further modules of the tree."""
+    found = _once(group, request, seconds, running)
+    needed = sorted({module for _, modules in found for module in modules})
+    if not needed:
+        return [result for result, _ in found]
+    again = {**request, "only": [result.id for result, modules in found if modules]}
+    second = _once(group, {**again, "real": needed}, seconds, running)
+    better = {result.id: result for result, _ in second if not result.lost}
+    return [better.get(result.id, result) for result, _ in found]
+
+
+def _once(
+    group: str, request: Mapping[str, Any], seconds: float, running: _Running
+) -> list[tuple[Result, list[str]]]:
+    """Run a group in one process; return each result with the modules that its check lacked."""
     word = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(
         prefix="sgl-npu-patch-", ignore_cleanup_errors=True
@@ -147,8 +162,10 @@ def _kill(process: subprocess.Popen[str]) -> None:
             process.kill()
 
 
-def _results(group: str, events: list[dict[str, Any]], ended: str, errors: str) -> Iterator[Result]:
-    """Give each declared check a result; the one that was running says how the process ended."""
+def _results(
+    group: str, events: list[dict[str, Any]], ended: str, errors: str
+) -> Iterator[tuple[Result, list[str]]]:
+    """Make a result of each declared check; the one that ran last says how the process ended."""
     declared: list[dict[str, str]] = []
     verdicts: dict[str, dict[str, Any]] = {}
     begun = ""
@@ -168,7 +185,9 @@ def _results(group: str, events: list[dict[str, Any]], ended: str, errors: str) 
         running = about["id"] == begun
         message = f"{ended} {last[0]}".strip() if running else f"not reached: {ended}"
         lost = {"verdict": "fail", "message": message, "code": errors[-2000:], "lost": True}
-        yield _result(group, about, verdicts.get(about["id"], lost))
+        event = verdicts.get(about["id"], lost)
+        modules = event.pop("modules", [])
+        yield _result(group, about, event), modules
 
 
 def _result(group: str, about: Mapping[str, Any], event: Mapping[str, Any]) -> Result:

@@ -91,4 +91,9 @@ def check(seam: str, *, gap: str = "") -> Callable[[Run], Run]:
 def declared(group: str) -> tuple[Check, ...]:
     """Import one group, by its name or as a whole module's, and give its checks in their order."""
     module = import_module(group if "." in group else f"{__name__}.{group}")
-    return tuple(each for each in CHECKS.values() if each.run.__module__ == module.__name__)
+    own = (module.__name__, f"{module.__name__}.")
+    return tuple(
+        each
+        for each in CHECKS.values()
+        if each.run.__module__ == own[0] or each.run.__module__.startswith(own[1])
+    )

@@ -15,8 +15,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from sgl_npu_patch.simulator.sglang import Execution
 from sgl_npu_patch.verify.behaviour import Check, Failed, NotApplicable, Subject, declared
 from sgl_npu_patch.verify.behaviour.guard import forbid_writing
+from sgl_npu_patch.verify.behaviour.harness import limit_of
 
 
 def main() -> None:
@@ -34,6 +36,8 @@ def main() -> None:
         native=request["native"],
         torch_npu=request["torch_npu"],
     )
+
+    Execution.also_real.update(request.get("real", ()))
 
     def answer(event: dict[str, Any]) -> None:
         print(request["word"] + json.dumps(event), file=answers, flush=True)
@@ -56,7 +60,10 @@ def main() -> None:
 
 
 def verdict(each: Check, subject: Subject) -> dict[str, Any]:
-    """Run one check and give what is to be told of it."""
+    """Run one check and return what to report of it.
+
+    ``modules`` are the tree's modules that the check lacked, where that is why it was not run.
+    """
     try:
         said = each.run(subject)
     except NotApplicable as reason:
@@ -70,6 +77,12 @@ def verdict(each: Check, subject: Subject) -> dict[str, Any]:
             "code": failure.code or _where(failure),
         }
     except BaseException as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
+        limit = limit_of(error, subject.package)
+        if limit is not None:
+            told = f"not run: {limit.reason}"
+            return {
+                "verdict": "not-applicable", "message": told, "modules": sorted(limit.modules)
+            }  # fmt: skip
         message = str(error) or type(error).__name__
         if not isinstance(error, AssertionError):
             message = f"{type(error).__name__}: {message}"

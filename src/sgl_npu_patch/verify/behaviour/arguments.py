@@ -15,18 +15,19 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
-from sgl_npu_patch.simulator.sglang import Device, Execution, module_of
-from sgl_npu_patch.verify.behaviour import Failed
+from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.simulator.modules import module_of, modules_of, modules_of_class
+from sgl_npu_patch.simulator.sglang import Device, Execution
+from sgl_npu_patch.simulator.stubs import NotGiven
+from sgl_npu_patch.verify.behaviour import Failed, NotApplicable
 
 CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
 RADIX = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
 DEEPSEEK = "DeepseekV3ForCausalLM"
 
-SERVER_ARGS = "sglang.srt.server_args"
-_LISTS = "sglang.srt.arg_groups.choices"
-_HOOK = "sglang.srt.arg_groups.attention_hook"
-_OVERRIDES = "sglang.srt.arg_groups.overrides"
-_GRAPHS = "sglang.srt.model_executor.cuda_graph_config"
+_METHOD, _FUNCTION = symbols.HANDLERS
+_OVERRIDES = "register_post_process"
+_GRAPHS = "CudaGraphConfig"
 _SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
 """How the variables begin that decide what the handler does, whoever set them outside."""
 
@@ -109,27 +110,39 @@ def run(
     del attributes["_model_config"], attributes["_sealed"]
     added = sorted(set(attributes) - known)
     if added:
-        raise Failed("the handler sets arguments that this tree lacks", found=", ".join(added))
+        named = ", ".join(added)
+        if owner is None and all(_is_argument(execution.package, name) for name in added):
+            raise NotApplicable(f"the handler sets {named}, of which this knows no default")
+        raise Failed("the handler sets arguments that this tree lacks", found=named)
     return Outcome(attributes, after, said, error)
+
+
+@cache
+def _is_argument(package: Path, name: str) -> bool:
+    """Report whether a tree that builds its arguments from parts declares one of that name."""
+    declared = re.compile(rf"^\s+{name}\s*:".encode(), re.MULTILINE)
+    return any(
+        declared.search(file.read_bytes())
+        for file in (package / "srt" / "arg_groups").rglob("*.py")
+    )
 
 
 def listed(execution: Execution, name: str) -> list[str] | None:
     """Return a list of backends as the tree defines it, None if there is none of that name."""
+    if module_of(execution.package, name) is None:
+        return None
     with execution:
         _handler(execution)
-        try:
-            value = execution.attribute(SERVER_ARGS, name)
-        except AttributeError:
-            return None
+        value = getattr(execution.defining(name), name)
     return list(value) if isinstance(value, list) else None
 
 
 def graph_config(execution: Execution) -> Any:
     """Return a configuration of graphs as the tree resolves it, every phase on, None without."""
-    if execution.file(_GRAPHS) is None:
+    if module_of(execution.package, _GRAPHS) is None:
         return None
     with execution:
-        config = execution.load(_GRAPHS).CudaGraphConfig()
+        config = execution.defining(_GRAPHS).CudaGraphConfig()
     for phase in vars(config).values():
         phase.backend = "full"
     return config
@@ -149,23 +162,22 @@ def new_execution(
     Args:
         provide: what is installed of torch_npu and Ascend's extension, as `Execution` takes it.
     """
-    real = ["sglang.srt.environ", "sglang.srt.arg_groups.model_override_base", _LISTS, _GRAPHS]
-    moved = ("_handle_deterministic_inference", CHOICES, RADIX)
-    real += {module_of(package, name, SERVER_ARGS) for name in moved} - {SERVER_ARGS}
-    provided: dict[str, Any] = {
-        "sglang.srt.arg_groups.arg_utils": {"is_record": lambda _: False},
-        "sglang.srt.runtime_context": {"get_context": _nothing_published},
-        **(provide or {}),
-    }
-    execution = Execution(package, device, provided, real)
-    if execution.file(_LISTS):
+    real = modules_of(
+        package, "envs", "register_model_override", _OVERRIDES, _GRAPHS, CHOICES, RADIX
+    )
+    names: dict[str, object] = {"is_record": lambda _: False, "get_context": _nothing_published}
+    arguments = modules_of_class(package, "ServerArgs", _METHOD)
+    lists = module_of(package, CHOICES)
+    if module_of(package, _FUNCTION) is not None and lists is not None and lists not in arguments:
         # From 0.5.20 on of the module of ServerArgs only the lists matter.
+        execution = Execution(package, device, provide, real, names)
         with execution:
-            lists = vars(execution.load(_LISTS))
-        provided[SERVER_ARGS] = {name: given for name, given in lists.items() if name.isupper()}
+            values = vars(execution.load(lists))
+        names |= {name: given for name, given in values.items() if name.isupper()}
     else:
-        real.append(SERVER_ARGS)
-    return Execution(package, device, provided, real)
+        real += arguments
+    real += modules_of(package, _FUNCTION)
+    return Execution(package, device, provide, real, names)
 
 
 class _ServerArgs(SimpleNamespace):
@@ -175,8 +187,10 @@ class _ServerArgs(SimpleNamespace):
 
     def __getattr__(self, name: str) -> Any:
         """Bind what the tree's class has besides fields: the handler may be in several parts."""
-        if name.startswith("__") or self._owner is None:
+        if name.startswith("__"):
             raise AttributeError(name)
+        if self._owner is None:
+            raise NotGiven(f"the handler reads {name}, which it is not given here")
         found = inspect.getattr_static(self._owner, name)
         return found.__get__(self, self._owner) if hasattr(found, "__get__") else found
 
@@ -208,17 +222,18 @@ def _nothing_published() -> None:
 
 def _handler(execution: Execution) -> tuple[Any, dict[str, Any], type | None]:
     """Load the handler, the defaults of its tree's arguments, and their class if it is needed."""
-    if execution.file(_OVERRIDES):
-        execution.load(_OVERRIDES)
-    if execution.file(_HOOK):
-        loaded = execution.load(_HOOK)
-        return loaded.handle_deterministic_inference, dict(_WITHOUT_DATACLASS), None
-    server_args = execution.load(SERVER_ARGS).ServerArgs
+    package = execution.package
+    if module_of(package, _OVERRIDES) is not None:
+        execution.defining(_OVERRIDES)
+    if module_of(package, _FUNCTION) is not None:
+        loaded = execution.defining(_FUNCTION)
+        return getattr(loaded, _FUNCTION), dict(_WITHOUT_DATACLASS), None
+    server_args = execution.defining("ServerArgs").ServerArgs
     defaults = {
         field.name: None if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(server_args)
     }
-    return server_args._handle_deterministic_inference, defaults, server_args
+    return getattr(server_args, _METHOD), defaults, server_args
 
 
 @contextmanager

@@ -5,13 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from sgl_npu_patch.simulator.sglang import (
-    DISPATCH,
-    Device,
-    cut_function,
-    module_of,
-    utilities,
-)
+from sgl_npu_patch.simulator.modules import cut_function, file_of, parsed
+from sgl_npu_patch.simulator.sglang import DISPATCH, Device, Execution, utilities
+from sgl_npu_patch.simulator.stubs import Stub
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
 
 KEYS: dict[Device, str | None] = {"cuda": "CUDA", "hip": "CUDA", "xpu": "XPU", "cpu": None}
@@ -39,12 +35,12 @@ def dispatch_key(package: Path, on: Device) -> str | None:
     Returns:
         the key, or None if it raises RuntimeError.
     """
-    module = module_of(package, DISPATCH, "sglang.srt.utils.common")
-    relative = str(Path(*module.split(".")[1:]).with_suffix(".py"))
-    bound = _bound(package / relative)
-    names = {name: value for name, value in utilities(on).items() if name in bound}
+    known = utilities(on)
+    bound = {name: known.get(name, Stub(name)) for name in _bound(file_of(package, DISPATCH))}
     try:
-        key: str = cut_function(package, relative, DISPATCH, names)()
+        # It may import what it asks for when it is called.
+        with Execution(package, on):
+            key: str = cut_function(package, DISPATCH, bound)()
     except RuntimeError:
         return None
     return key
@@ -69,7 +65,7 @@ def _require_function(subject: Subject) -> None:
 def _bound(file: Path) -> set[str]:
     """Name what a file defines, imports or assigns anywhere outside its functions."""
     names = set()
-    waiting: list[ast.AST] = [*ast.parse(file.read_bytes()).body]
+    waiting: list[ast.AST] = [*parsed(file).body]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

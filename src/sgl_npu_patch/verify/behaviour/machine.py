@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
 
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.simulator import device, extension, torch_npu
-from sgl_npu_patch.simulator.sglang import Execution, module_of
+from sgl_npu_patch.simulator.modules import modules_of
+from sgl_npu_patch.simulator.sglang import Execution
 from sgl_npu_patch.verify.behaviour import NotApplicable, Subject
 
 ATTENTION = "npu_fused_infer_attention_score"
@@ -67,8 +70,14 @@ class Machine:
 
 def load_mode(execution: Execution) -> ModuleType:
     """Execute the module that has the mode."""
-    usual = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
-    return execution.load(module_of(execution.package, "enable_batch_invariant_mode", usual))
+    return execution.defining(symbols.ENABLE)
+
+
+def mode_modules(tree: Path) -> list[str]:
+    """List the modules of a tree that its mode consists of."""
+    return modules_of(
+        tree, symbols.ENABLE, "disable_batch_invariant_mode", "set_batch_invariant_mode"
+    )
 
 
 @contextmanager
@@ -97,7 +106,8 @@ def machine(
     bmm = torch.bmm
     registered: list[tuple[str, Any, str]] = []
     try:
-        with Execution(subject.package, "npu", provide) as execution, _watched(registered):
+        real = mode_modules(subject.package)
+        with Execution(subject.package, "npu", provide, real) as execution, _watched(registered):
             yield Machine(load_mode(execution), fake, registered)
     finally:
         vars(torch)["bmm"] = bmm

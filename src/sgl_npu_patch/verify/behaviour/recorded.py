@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
-from sgl_npu_patch.verify.behaviour.machine import load_mode
+from sgl_npu_patch.verify.behaviour.machine import load_mode, mode_modules
 
 
 class _Library:
@@ -51,7 +51,7 @@ def trace(package: Path, on: Device) -> list[Any]:
     log: list[Any] = []
     _Library.log = log
     bmm, library = torch.bmm, torch.library.Library
-    with Execution(package, on) as execution:
+    with Execution(package, on, real=mode_modules(package)) as execution:
         module = load_mode(execution)
         vars(torch.library)["Library"] = _Library
         try:

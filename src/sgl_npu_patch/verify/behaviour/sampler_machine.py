@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,10 +11,14 @@ from typing import Any
 
 import torch
 
-from sgl_npu_patch.simulator.sglang import Device, Execution, murmur_hash32, package_folder
+from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.simulator.modules import modules_of, modules_of_class
+from sgl_npu_patch.simulator.murmur import murmur_hash32
+from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.torch_npu import LARGEST_TOP_K, top_k_top_p
 
-SAMPLER = "sglang.srt.layers.sampler"
+_ASCEND_PATH = (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND)
+_DRAWN = (*_ASCEND_PATH[2:], symbols.SAMPLE_ASCEND_PROBS, symbols.DRAW, "OutputLogprobProcessor")
 TOP_K_ALL = 1 << 30
 VOCABULARY = 1200
 
@@ -62,17 +65,11 @@ class Machine:
         torch_npu = ModuleType("torch_npu")
         if fused:
             vars(torch_npu)["npu_top_k_top_p"] = self._fused
-        provide: dict[str, Any] = {
-            **around(backend),
-            hash_module(tree): {"murmur_hash32": self._hash},
-        }
-        if device == "npu":
-            provide["torch_npu"] = torch_npu
-        self.execution = Execution(
-            tree, device, provide, real=["sglang.srt.layers.logprob_processor"]
-        )
+        provide = {"torch_npu": torch_npu} if device == "npu" else {}
+        names = {**surroundings(backend), "murmur_hash32": self._hash}
+        self.execution = Execution(tree, device, provide, sampler_modules(tree), names)
         with self.execution:
-            self.module: Any = self.execution.load(SAMPLER)
+            self.module: Any = self.execution.defining("Sampler")
             self.sampler: Any = self.module.Sampler()
 
     @property
@@ -128,8 +125,16 @@ class Machine:
         return top_k_top_p(logits, p, k)
 
 
-def around(backend: str) -> dict[str, Any]:
-    """Give what a sampler of any release imports of the server's arguments."""
+def sampler_modules(tree: Path) -> list[str]:
+    """List the modules of a tree that its sampler consists of."""
+    return [
+        *modules_of_class(tree, "Sampler", "forward", *_ASCEND_PATH),
+        *modules_of(tree, *_DRAWN),
+    ]
+
+
+def surroundings(backend: str) -> dict[str, object]:
+    """Return what a sampler of any release imports of the server's arguments, by name."""
     server_args = SimpleNamespace(
         enable_nan_detection=False,
         rl_on_policy_target=None,
@@ -142,28 +147,13 @@ def around(backend: str) -> dict[str, Any]:
         features=SimpleNamespace(sampling_mask_max_tokens=None),
     )
     return {
-        "sglang.srt.server_args": {"get_global_server_args": lambda: server_args},
-        "sglang.srt.runtime_context": {
-            "get_server_args": lambda: server_args,
-            "get_exec": lambda: groups,
-            "get_flags": lambda: server_args,
-        },
-        "sglang.srt.layers.dp_attention": {"is_dp_attention_enabled": lambda: False},
-        "sglang.srt.sampling.sampling_params": {"TOP_K_ALL": TOP_K_ALL},
+        "get_global_server_args": lambda: server_args,
+        "get_server_args": lambda: server_args,
+        "get_exec": lambda: groups,
+        "get_flags": lambda: server_args,
+        "is_dp_attention_enabled": lambda: False,
+        "TOP_K_ALL": TOP_K_ALL,
     }
-
-
-def hash_module(tree: Path) -> str:
-    """Return where the tree's sampler imports the hash from, which is a Triton kernel."""
-    file = package_folder(tree).joinpath(*SAMPLER.split(".")[1:]).with_suffix(".py")
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and any(alias.name == "murmur_hash32" for alias in node.names)
-        ):
-            return node.module
-    return "sglang.srt.layers.utils.hash"
 
 
 def sampling_info(requests: Sequence[Request]) -> Info:

@@ -1,0 +1,200 @@
+"""Find the modules of an SGLang tree by what they define, wherever a fork moved it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from sgl_npu_patch.codemods.upstream.modules import USUAL
+
+_DEPTH = 8
+"""How many modules a name may be imported through."""
+
+
+class NotInTree(LookupError):
+    """A tree lacks what is to be executed, at least under the name by which it is sought."""
+
+
+def package_folder(tree: Path) -> Path:
+    """Return the package of a tree given as repository root, `python` folder or package."""
+    for folder in (tree / "python" / "sglang", tree / "sglang", tree):
+        if (folder / "srt").is_dir():
+            return folder
+    raise FileNotFoundError(f"no sglang package in {tree}")
+
+
+def source_file(package: Path, module: str) -> Path | None:
+    """Return the source file of a dotted module name, or None."""
+    stem = package.joinpath(*module.split(".")[1:])
+    candidates = (stem.with_name(f"{stem.name}.py"), stem / "__init__.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def module_of(tree: Path, name: str) -> str | None:
+    """Return the dotted name of the module that defines a symbol of SGLang, None if none does.
+
+    The module that usually defines it says where it is imported from, if that is what is left
+    there. Otherwise the whole package is searched.
+    """
+    return _module_of(package_folder(tree), name)
+
+
+def modules_of(tree: Path, *names: str) -> list[str]:
+    """List the modules that define these symbols, as far as the tree has them."""
+    found = (module_of(tree, name) for name in names)
+    return [*dict.fromkeys(module for module in found if module is not None)]
+
+
+def modules_of_class(tree: Path, name: str, *methods: str) -> list[str]:
+    """List the module that defines a class, and those of the bases that it has methods from."""
+    package = package_folder(tree)
+    module = module_of(package, name)
+    if module is None:
+        return []
+    bases = _bases_with(package, module, name, frozenset(methods))
+    return [*dict.fromkeys([module, *bases])]
+
+
+def cut_function(tree: Path, name: str, namespace: Mapping[str, object]) -> FunctionType:
+    """Execute one top-level function alone, its globals being `namespace`.
+
+    For those in files too heavy to execute whole. Decorators are dropped.
+
+    Raises:
+        NotInTree: no module defines it.
+    """
+    scope: dict[str, Any] = {"__builtins__": builtins, **namespace}
+    exec(_function_code(file_of(tree, name), name), scope)  # noqa: S102  # executing it is the purpose
+    function: FunctionType = scope[name]
+    return function
+
+
+def file_of(tree: Path, name: str) -> Path:
+    """Return the file that defines a symbol, or raise `NotInTree`."""
+    package = package_folder(tree)
+    module = module_of(package, name)
+    file = source_file(package, module) if module is not None else None
+    if file is None:
+        raise NotInTree(f"no module of the tree defines {name}")
+    return file
+
+
+@cache
+def _module_of(package: Path, name: str) -> str | None:
+    for usual in USUAL[name]:
+        found = _followed(package, usual, name)
+        if found is not None:
+            return found
+    return next(iter(_definitions(package).get(name, ())), None)
+
+
+def _followed(package: Path, module: str, name: str, depth: int = _DEPTH) -> str | None:
+    """Go from a module that may only import a name to the one that defines it."""
+    file = source_file(package, module)
+    if file is None or not depth:
+        return None
+    text = file.read_bytes()
+    if _definition(name).search(text):
+        return module
+    if name.encode() not in text:
+        return None
+    for bound, (origin, original) in _imports(package, module).items():
+        if bound == name:
+            return _followed(package, origin, original, depth - 1)
+    return None
+
+
+@cache
+def _definitions(package: Path) -> dict[str, tuple[str, ...]]:
+    """Search the tree for the modules that define each of the symbols."""
+    found: dict[str, tuple[str, ...]] = {}
+    for file in sorted((package / "srt").rglob("*.py")):
+        parts = file.relative_to(package.parent).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        for match in _definition(*USUAL).finditer(file.read_bytes()):
+            name = (match[1] or match[2]).decode()
+            found[name] = (*found.get(name, ()), module)
+    return found
+
+
+@cache
+def _definition(*names: str) -> re.Pattern[bytes]:
+    """Match the definitions of some names, at the top of a module or in a class."""
+    sought = "|".join(map(re.escape, names)).encode()
+    return re.compile(
+        rb"^(?:[ \t]*(?:def|class)[ \t]+(%(names)s)\b|(%(names)s)[ \t]*[:=])" % {b"names": sought},
+        re.MULTILINE,
+    )
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    """Parse a source file, once a process; the result is shared."""
+    return ast.parse(file.read_bytes(), str(file))
+
+
+@cache
+def _imports(package: Path, module: str) -> dict[str, tuple[str, str]]:
+    """Return what a module imports from others of the package: by the name bound, from where."""
+    file = source_file(package, module)
+    assert file is not None
+    within = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    found: dict[str, tuple[str, str]] = {}
+    for node in _outside_functions(parsed(file).body):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        origin = node.module or ""
+        if node.level:
+            above = within.split(".")
+            above = above[: len(above) - node.level + 1]
+            origin = ".".join([*above, *filter(None, [origin])])
+        if origin.partition(".")[0] == "sglang":
+            for alias in node.names:
+                found[alias.asname or alias.name] = (origin, alias.name)
+    return found
+
+
+def _outside_functions(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in body:
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _outside_functions(ast.iter_child_nodes(node))
+
+
+def _bases_with(package: Path, module: str, name: str, methods: frozenset[str]) -> Iterator[str]:
+    file = source_file(package, module)
+    classes = parsed(file).body if file is not None else []
+    for node in classes:
+        if not (isinstance(node, ast.ClassDef) and node.name == name):
+            continue
+        own = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+        missing = methods - own
+        if own & methods:
+            yield module
+        if not missing:
+            return
+        for base in node.bases:
+            bound = ast.unparse(base)
+            origin, original = _imports(package, module).get(bound, (module, bound))
+            defines = _followed(package, origin, original)
+            if defines is not None and (defines, original) != (module, name):
+                yield from _bases_with(package, defines, original, missing)
+
+
+@cache
+def _function_code(file: Path, name: str) -> CodeType:
+    found = [
+        node
+        for node in ast.parse(file.read_bytes()).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    if len(found) != 1:
+        raise NotInTree(f"{len(found)} functions {name} in {file}, not one")
+    found[0].decorator_list = []
+    return compile(ast.Module([*found], []), str(file), "exec")
