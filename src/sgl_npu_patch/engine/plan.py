@@ -12,6 +12,7 @@ from sgl_npu_patch.engine.model import SETTLED, Evidence, Outcome, Status
 from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
 from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.trees.directory import SourceTree, full_name
 from sgl_npu_patch.engine.view import View
 
@@ -235,7 +236,7 @@ def _place(module: str, view: View, present: list[Site]) -> bool:
     what, action = said[found.state]
     edit = vendor.first_edit(project, module, data or b"") if found.state == "edited" else ""
     if edit:
-        what += f", {edit[:80]}"
+        what += f", {excerpt(edit)}"
     raise AnchorError(
         sought=f"{module}.py",
         expected="no file, or an unmodified one that this tool wrote",

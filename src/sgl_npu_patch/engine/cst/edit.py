@@ -19,6 +19,7 @@ from sgl_npu_patch.engine.cst.read import (
     walk,
 )
 from sgl_npu_patch.engine.errors import AnchorError
+from sgl_npu_patch.engine.text.excerpt import excerpt, parting
 
 
 @lru_cache(maxsize=64)
@@ -59,7 +60,10 @@ def place(
     for other in others:
         used = mark and any(name.value == mark for name in find_all(other, cst.Name))
         if used or (other is beside and _asks_the_same(other, wanted[-1])):
-            expected, found = _where_they_part(code(wanted[-1]), code(other))
+            expected, found = parting(code(wanted[-1]), code(other))
+            if alike(other, wanted[-1]):
+                expected = f"right {'behind' if after else 'before'} {excerpt(code(step.node))}"
+                found = f"elsewhere in the same block: {found}"
             raise AnchorError(
                 sought="what this tool inserts here",
                 expected=expected,
@@ -69,14 +73,6 @@ def place(
     if after:
         return insert(root, step.node, after=wanted)
     return insert(root, step.node, before=wanted)
-
-
-def _where_they_part(a: str, b: str) -> tuple[str, str]:
-    """Cut two texts down to what surrounds their first difference, if they begin alike."""
-    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
-    first = max(same - 120, 0)
-    lead = "..." if first else ""
-    return lead + a[first : first + 200], lead + b[first : first + 200]
 
 
 def _asks_the_same(a: cst.CSTNode, b: cst.CSTNode) -> bool:
