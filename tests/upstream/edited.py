@@ -1,4 +1,4 @@
-"""Edit the sources of a release in memory, judge them there, and lay them out to execute them."""
+"""Edit the sources of a release in memory, plan the series on them, and lay them out to run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
-from sgl_npu_patch.engine.seam import Seam
 from sgl_npu_patch.engine.text.source import Kind, Source, read_source
+from sgl_npu_patch.engine.view import View
 from tests.helpers import (
     ATTENTION,
     COMMON,
@@ -53,12 +53,12 @@ def _sources(version: str) -> Mapping[str, bytes]:
 
 
 def sources(version: str) -> Files:
-    """Give the files of a release that the seams read."""
+    """Return the files of a release that the seams read."""
     return dict(_sources(version))
 
 
 def edit(files: Files, path: str, *pairs: tuple[str, str]) -> None:
-    """Exchange texts of one file, each of which must stand there exactly once."""
+    """Replace texts of one file, each of which must stand there exactly once."""
     text = files[path].decode()
     for old, new in pairs:
         assert text.count(old) == 1, (text.count(old), old)
@@ -72,44 +72,59 @@ def _outlined(path: PurePosixPath, data: bytes) -> Source:
 
 
 def cut(files: Mapping[str, bytes], path: str, name: str, kind: Kind = "function") -> str:
-    """Give the text of one definition, decorators included."""
+    """Return the text of one definition, decorators included."""
     source = _outlined(PurePosixPath(path), files[path])
     (block,) = source.named(name, kind)
     return source.cut(block)
 
 
+def within(files: Files, path: str, name: str, *pairs: tuple[str, str]) -> None:
+    """Replace texts of one function, each of which must stand there exactly once."""
+    old = cut(files, path, name)
+    piece = {"piece": old.encode()}
+    edit(piece, "piece", *pairs)
+    edit(files, path, (old, piece["piece"].decode()))
+
+
 def take(
     files: Files, given: Mapping[str, bytes], path: str, name: str, kind: Kind = "function"
 ) -> None:
-    """Put the definition of another tree in the place of this one's."""
+    """Replace a definition by that of another tree."""
     edit(files, path, (cut(files, path, name, kind), cut(given, path, name, kind)))
 
 
-def judge(files: Mapping[str, bytes], series: Mapping[str, Seam] = SERIES) -> Plan:
-    """Run a series, and once more on its result.
-
-    What was parsed is kept for the next tree, which shares most of it.
-    """
+def overlay(files: Mapping[str, bytes]) -> Overlay:
+    """Return an overlay of these files that keeps what was parsed for the next tree."""
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
-    cache = Cache(sources=_CACHE.sources, modules=_CACHE.modules, uses=_CACHE.uses)
-    plan = make_plan(Overlay(tree, cache), series)
+    return Overlay(tree, Cache(sources=_CACHE.sources, modules=_CACHE.modules, uses=_CACHE.uses))
+
+
+def judge(files: Mapping[str, bytes]) -> Plan:
+    """Run the series, and once more on its result."""
+    plan = make_plan(overlay(files), SERIES)
     prove(plan)
     return plan
 
 
+def native_gaps(version: str) -> dict[str, str]:
+    """Return the gaps that upstream's own form has in a release by its structure, with the seam."""
+    view = View(overlay(sources(version)), [])
+    return {gap: name for name, seam in SERIES.items() for gap in seam.gaps(view)}
+
+
 def result(files: Mapping[str, bytes], plan: Plan) -> Files:
-    """Give the files as the plan would leave them."""
+    """Return the files as the plan would leave them."""
     changed = {c.path.relative_to(ROOT).as_posix(): c.after for c in plan.changes.changes}
     return {**files, **changed}
 
 
 def statuses(plan: Plan) -> dict[str, str]:
-    """Give the status of every seam."""
+    """Return the status of every seam."""
     return {outcome.seam: outcome.status for outcome in plan.outcomes}
 
 
 def lay_out(version: str, files: Mapping[str, bytes]) -> Path:
-    """Write files over links to the rest of their release; give the tree."""
+    """Write files over links to the rest of their release and return the tree."""
     tree = Path(tempfile.mkdtemp(dir=_SCRATCH.name))
     pristine = release_tree(version) / "sglang"
     for folder, _, names in os.walk(pristine / "srt"):

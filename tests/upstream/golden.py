@@ -1,11 +1,11 @@
-"""The golden tables of statuses: read them, observe them anew, write them."""
+"""Read the golden table of statuses, observe it anew, write it."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tests.upstream.program import program
 from tests.upstream.releases import release_tree
@@ -18,55 +18,25 @@ else:
 EXPECTED = Path(__file__).with_name("expected.toml")
 
 HEADER = """\
-# What `status` says about each published release and fork; under "hardened", what
-# `status --series all` says about those with an adaptation of upstream's.
+# What `status` says about each published release and fork.
 # Written by `python -m tests.upstream.refresh`; review every change to it.
 """
 
-HARDENED = "hardened"
-
 Entry = dict[str, Any]
-Series = Literal["deterministic", "all"]
-
-CLOSED_BY = {
-    "hardened_radix_cache": {"deepseek_refused"},
-    "hardened_operators": {
-        "alias_not_rebound",
-        "out_overload_lost",
-        "workspace_not_rebound",
-        "rebinding_not_undone",
-        "addmm_not_registered",
-        "bmm_not_registered",
-        "mean_of_all_not_replaced",
-        "mean_dtype",
-        "add_rms_norm_signature",
-        "scoped_mode_not_restored",
-        "extension_not_checked",
-    },
-    "hardened_sampler": {
-        "min_p_type_error",
-        "neighbour_dependent_draw",
-        "gumbel_upper_bound",
-        "top_p_dtype",
-    },
-    "hardened_launch": {"launch_guards_missing"},
-}
-"""What the seams of the series `hardening` close on native releases."""
 
 
-def read_expected(series: Series = "deterministic") -> dict[str, Entry]:
+def read_expected() -> dict[str, Entry]:
     """Return the checked-in entries by release, in their order."""
     entries: dict[str, Entry] = tomllib.loads(EXPECTED.read_text(encoding="utf-8"))
-    hardened: dict[str, Entry] = entries.pop(HARDENED)
-    return entries if series == "deterministic" else hardened
+    return entries
 
 
-def observe(version: str, series: Series = "deterministic") -> Entry:
+def observe(version: str) -> Entry:
     """Run `status` on a release and keep what the golden table is about.
 
     A refused tree has an exit code only; its message is checked where it is tested.
     """
-    run = program("status", release_tree(version), "--series", series, "--format", "json")
+    run = program("status", release_tree(version), "--format", "json")
     if run.code != 0:
         return {"exit": run.code}
     entry: Entry = {
@@ -80,19 +50,18 @@ def observe(version: str, series: Series = "deterministic") -> Entry:
     return entry
 
 
-def write_expected(entries: dict[str, Entry], hardened: dict[str, Entry]) -> None:
-    """Replace the golden tables."""
-    EXPECTED.write_bytes(render(entries, hardened).encode())
+def write_expected(entries: dict[str, Entry]) -> None:
+    """Replace the golden table."""
+    EXPECTED.write_bytes(render(entries).encode())
 
 
-def render(entries: dict[str, Entry], hardened: dict[str, Entry]) -> str:
-    """Return the tables as TOML: one block a release, one line a fact, so that diffs read well."""
+def render(entries: dict[str, Entry]) -> str:
+    """Return the table as TOML: one block a release, one line a fact, so that diffs read well."""
     lines = [HEADER]
-    for prefix, table in (("", entries), (f"{HARDENED}.", hardened)):
-        for version, entry in table.items():
-            lines.append(f"[{prefix}{json.dumps(version)}]")
-            lines += _assignments(entry, "")
-            lines.append("")
+    for version, entry in entries.items():
+        lines.append(f"[{json.dumps(version)}]")
+        lines += _assignments(entry, "")
+        lines.append("")
     return "\n".join(lines)
 
 

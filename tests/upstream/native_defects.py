@@ -1,4 +1,4 @@
-"""Write docs/evidence/native-defects.md: what `verify` finds in the releases that need no patch.
+"""Write docs/evidence/native-defects.md: what `verify` finds in upstream's own adaptation.
 
     python -m tests.upstream.native_defects
 
@@ -12,21 +12,21 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from tests.upstream.golden import CLOSED_BY
+from tests.upstream.edited import native_gaps
 from tests.upstream.program import ROOT, Run, program
 from tests.upstream.releases import RELEASES_NATIVE, release_tree
+from tests.upstream.test_statuses import OPEN
 
 PAGE = ROOT / "docs" / "evidence" / "native-defects.md"
 
 INTRODUCTION = """\
 # Defects of the native releases
 
-SGLang has its own adaptation since 0.5.13, and `deterministic` leaves it alone. These are the
-checks of `verify --layers` that fail on those releases, by the gap that `status` names for each. A
-cell says how the gap is known there: `verify` means that a check executes the release and fails,
-`status` that it is seen in the structure of the code only; an empty one that the release does not
-have it. The seam that closes a gap is one of the series `hardening` (`apply --series all`). Written
-by `python -m tests.upstream.native_defects`.
+SGLang has its own adaptation since 0.5.13. These are the gaps that it leaves on the releases as
+they are published, the seam that closes each on `apply`, and the checks of `verify --layers` that
+fail for them. A cell says how the gap is known there: `verify` means that a check executes the
+release and fails, `structure` that it is seen in the code only; an empty one that the release does
+not have it. Written by `python -m tests.upstream.native_defects`.
 """
 
 
@@ -38,37 +38,32 @@ def verified(version: str) -> Run:
 
 
 def failing(run: Run) -> list[dict[str, Any]]:
-    """List the checks that failed."""
-    return [check for check in run.report["checks"] if check["verdict"] == "fail"]
+    """List the checks that failed, but for those that ask whether the tree is patched."""
+    checks = run.report["checks"]
+    return [each for each in checks if each["verdict"] == "fail" and each["kind"] != "static"]
 
 
-def named(run: Run) -> list[str]:
-    """List the gaps that `status` names, in its order."""
-    return [gap for gaps in run.gaps.values() for gap in gaps]
-
-
-def cells(run: Run) -> dict[str, str]:
-    """Say of each gap of a release how it is known."""
+def cells(version: str, run: Run) -> dict[str, str]:
+    """Return how each gap of a release is known."""
     seen = {check["gap"] for check in failing(run)}
-    return {gap: "verify" if gap in seen else "status" for gap in named(run)}
+    return {gap: "verify" if gap in seen else "structure" for gap in native_gaps(version)}
 
 
 def row(cells_of_row: Iterable[str]) -> str:
-    """Give one line of a table."""
+    """Return one line of a table."""
     return f"| {' | '.join(cells_of_row)} |\n"
 
 
 def render(runs: dict[str, Run]) -> str:
-    """Give the page: the table, then the evidence of the newest release that has each gap."""
-    gaps = list(dict.fromkeys(gap for run in runs.values() for gap in named(run)))
-    known = {version: cells(run) for version, run in runs.items()}
+    """Return the page: the table, then the evidence of the newest release that has each gap."""
+    seams = {gap: seam for version in runs for gap, seam in native_gaps(version).items()}
+    known = {version: cells(version, run) for version, run in runs.items()}
     parts = [INTRODUCTION, "\n", row(["gap", "closed by", *runs])]
     parts.append(row(["---"] * (len(runs) + 2)))
-    for gap in gaps:
-        seam = next((seam for seam, closed in CLOSED_BY.items() if gap in closed), None)
-        closing = f"`{seam}`" if seam else "nothing; said at launch"
+    for gap, seam in seams.items():
+        closing = "nothing; said at launch" if gap == OPEN else f"`{seam}`"
         parts.append(row([f"`{gap}`", closing, *(known[v].get(gap, "") for v in runs)]))
-    for gap in gaps:
+    for gap in seams:
         having = [version for version in runs if gap in known[version]]
         newest = having[-1]
         checks = [check for check in failing(runs[newest]) if check["gap"] == gap]

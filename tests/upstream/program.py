@@ -22,7 +22,6 @@ SEAMS = (
     "npu_ops",
     "launch_guards",
 )
-HARDENING = ("hardened_radix_cache", "hardened_operators", "hardened_sampler", "hardened_launch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rewrite the golden tables from what the program says now: `python -m tests.upstream.refresh`."""
+"""Rewrite the golden table from what the program says: `python -m tests.upstream.refresh`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.upstream.golden import EXPECTED, observe, write_expected
-from tests.upstream.releases import FORKS, FORKS_NATIVE, RELEASES, RELEASES_NATIVE
+from tests.upstream.releases import FORKS, RELEASES
 
 
 def main() -> None:
-    """Observe every release and fork, then replace the tables in one go."""
-    trees, native = (*RELEASES, *FORKS), (*RELEASES_NATIVE, *FORKS_NATIVE)
+    """Observe every release and fork, then replace the table in one go."""
+    trees = (*RELEASES, *FORKS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         entries = dict(zip(trees, pool.map(observe, trees), strict=True))
-        hardened = pool.map(lambda version: observe(version, "all"), native)
-        write_expected(entries, dict(zip(native, hardened, strict=True)))
+    write_expected(entries)
     sys.stderr.write(
         f"{EXPECTED}: {len(entries)} releases and forks; now review it with git diff\n"
     )

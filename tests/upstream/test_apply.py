@@ -4,7 +4,7 @@ import os
 import pickle
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import ndiff
 from pathlib import Path, PurePosixPath
@@ -25,13 +25,7 @@ from tests.upstream.releases import (
     copy_tree,
     release_tree,
 )
-from tests.upstream.test_statuses import (
-    expected_gaps,
-    expected_gaps_left,
-    expected_hardened,
-    expected_statuses,
-    left_open,
-)
+from tests.upstream.test_statuses import expected_statuses, left_open
 
 VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
 
@@ -44,7 +38,6 @@ class Patched:
     """A release, a patched copy of it, and what the program said on the way."""
 
     release: str
-    series: str
     pristine: Path
     tree: Path
     diff: Run
@@ -64,57 +57,56 @@ class Patched:
 
     @property
     def statuses(self) -> dict[str, str]:
-        both = self.series == "all"
-        return expected_hardened(self.release) if both else expected_statuses(self.release)
-
-    @property
-    def gaps(self) -> set[str]:
-        both = self.series == "all"
-        named = {gap for gaps in left_open(self.release).values() for gap in gaps}
-        return expected_gaps_left(self.release) if both else named
+        applied = {"pending": "applied"}
+        return {s: applied.get(each, each) for s, each in expected_statuses(self.release).items()}
 
     def program(self, command: str, *options: str, tree: Path | None = None) -> Run:
-        return program(command, tree or self.tree, "--series", self.series, *options)
+        return program(command, tree or self.tree, *options)
 
 
 @pytest.fixture(scope="module")
 def patched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Patched:
     """Patch a release once, whichever of the parallel test processes asks first."""
-    release, series = request.param
+    release = request.param
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
-    tree = shared / f"patched-{release}-{series}"
+    tree = shared / f"patched-{release}"
     runs = shared / f"{tree.name}.runs"
     with FileLock(f"{runs}.lock"):
         if not runs.exists():
             copy_tree(release, tree)
-            chosen = (tree, "--series", series)
-            done = program("diff", *chosen), program("apply", *chosen, "--format", "json")
+            done = program("diff", tree), program("apply", tree, "--format", "json")
             runs.write_bytes(pickle.dumps(done))
         diff, apply = pickle.loads(runs.read_bytes())
     assert apply.code == 0, apply.stderr
-    return Patched(release, series, release_tree(release), tree, diff, apply)
+    return Patched(release, release_tree(release), tree, diff, apply)
 
 
 # One release of every row of the table, where a whole further run on each would say no more.
-SHAPES = ["0.5.3", "0.5.3.post2", "0.5.4.post1", "0.5.8.post1", "0.5.10", "0.5.11", "0.5.12.post1"]
-SHAPES_NATIVE = ["0.5.13", "0.5.16", "0.5.18", "0.5.20", "0.5.23"]
+SHAPES = (
+    "0.5.3",
+    "0.5.3.post2",
+    "0.5.4.post1",
+    "0.5.8.post1",
+    "0.5.10",
+    "0.5.11",
+    "0.5.12.post1",
+    "0.5.13",
+    "0.5.16",
+    "0.5.18",
+    "0.5.20",
+    "0.5.23",
+)
 
 
-def patched_by(deterministic: Iterable[str], both: Iterable[str] = ()) -> pytest.MarkDecorator:
-    """Run a test on releases without an adaptation, and on those whose own is hardened."""
-    cases = [
-        pytest.param((release, series), id=f"{release} {series}")
-        for series, releases in (("deterministic", deterministic), ("all", both))
-        for release in releases
-    ]
-    return pytest.mark.parametrize("patched", cases, indirect=True)
+def patched_releases(*releases: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("patched", releases, indirect=True)
 
 
-all_patched = patched_by([*RELEASES_PATCHED, *FORKS_PATCHED], [*RELEASES_NATIVE, *FORKS_NATIVE])
-every_shape = patched_by(SHAPES, SHAPES_NATIVE)
-last_patched = patched_by(["0.5.12.post1"], ["0.5.23"])
+all_patched = patched_releases(*RELEASES_PATCHED, *FORKS_PATCHED, *RELEASES_NATIVE, *FORKS_NATIVE)
+every_shape = patched_releases(*SHAPES)
+last_patched = patched_releases("0.5.12.post1", "0.5.23")
 
 
 def snapshot(tree: Path) -> dict[str, tuple[bytes, int]]:
@@ -129,7 +121,7 @@ def snapshot(tree: Path) -> dict[str, tuple[bytes, int]]:
 @all_patched
 def test_statuses(patched: Patched) -> None:
     assert patched.apply.statuses == patched.statuses
-    assert {gap for gaps in patched.apply.gaps.values() for gap in gaps} == patched.gaps
+    assert patched.apply.gaps == left_open(patched.release)
     assert patched.changed
     assert {path.parent.as_posix() for path in patched.added} == {f"sglang/{VENDORED}"}
 
@@ -218,7 +210,7 @@ def test_check_foretold_the_change(patched: Patched, tmp_path: Path) -> None:
 def test_strict_is_about_withheld_seams_and_gaps(patched: Patched) -> None:
     withheld = "withheld" in patched.apply.statuses.values()
     strict = patched.program("apply", "--strict")
-    assert strict.code == (1 if withheld or patched.gaps else 0)
+    assert strict.code == (1 if withheld or patched.apply.gaps else 0)
 
 
 def black_formats(source: str) -> str:
@@ -282,45 +274,10 @@ def test_footprint_is_small(patched: Patched) -> None:
         kept = {line.strip() for line in after.read_text(encoding="utf-8").splitlines()}
         reindented[path] = [line for line in deleted[path] if line.strip() in kept and line.strip()]
     assert sum(map(len, deleted.values())) <= DELETED_LINES_AT_MOST[patched.release], deleted
-    if patched.series == "all":
+    if patched.release in RELEASES_NATIVE:
         return
     # The guarded assignment and its warning; nothing else moves sideways.
     arguments = PurePosixPath("sglang/srt/server_args.py")
     assert [path for path, lines in reindented.items() if lines] in ([], [arguments]), reindented
     for line in reindented[arguments]:
         assert "sampling" in line.lower() or line.strip() in {"logger.warning(", ")"}, reindented
-
-
-@pytest.fixture(scope="module")
-def native(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, Path, dict[str, tuple[bytes, int]]]:
-    release: str = request.param
-    tree = copy_tree(release, tmp_path_factory.mktemp(release) / "tree")
-    return release, tree, snapshot(tree)
-
-
-@pytest.mark.parametrize("native", [*RELEASES_NATIVE, *FORKS_NATIVE], indirect=True)
-def test_native_release_stays_as_it_is(
-    native: tuple[str, Path, dict[str, tuple[bytes, int]]],
-) -> None:
-    release, tree, before = native
-    strict = program("apply", tree, "--strict", "--format", "json")
-    assert strict.code == 1
-    assert strict.statuses == expected_statuses(release)
-    assert strict.report["changed"] == strict.report["added"] == []
-    assert {gap for gaps in strict.gaps.values() for gap in gaps} == expected_gaps(release)
-    assert snapshot(tree) == before
-
-
-@pytest.mark.parametrize("native", ["0.5.13", "0.5.23"], indirect=True)
-def test_native_release_is_as_wanted(
-    native: tuple[str, Path, dict[str, tuple[bytes, int]]],
-) -> None:
-    release, tree, before = native
-    run = program("apply", tree)
-    assert run.code == 0
-    assert not [gap for gap in expected_gaps(release) if gap not in run.stdout.decode()]
-    assert program("apply", tree, "--check").code == 0
-    assert program("diff", tree).stdout == b""
-    assert snapshot(tree) == before

@@ -17,29 +17,28 @@ from tests.npu_ops.test_graph_capture import attend
 from tests.upstream.behaviour import (
     failed,
     gaps_of,
-    hardened_subject,
+    native_subject,
     not_applicable,
     subject,
     verdicts,
 )
-from tests.upstream.golden import read_expected
 from tests.upstream.releases import (
     FORKS_NATIVE,
     FORKS_PATCHED,
     RELEASES_NATIVE,
     RELEASES_PATCHED,
 )
-from tests.upstream.test_statuses import expected_statuses
+from tests.upstream.test_statuses import expected_gaps, expected_statuses
 
 UPSTREAM_OPS = "sglang.srt.hardware_backend.npu.batch_invariant_ops.npu_batch_invariant_ops"
 GROUPS = ("handler", "dispatch", "batch_invariant", "npu_ops")
-SEAMS_OF_GROUPS = (
-    "radix_cache",
-    "batch_invariant",
-    "npu_ops",
-    "launch_guards",
-    "hardened_operators",
-)
+GAPS_OF_THE_SAMPLER = {
+    "min_p_type_error",
+    "neighbour_dependent_draw",
+    "gumbel_upper_bound",
+    "top_p_dtype",
+}
+NATIVE = (*RELEASES_NATIVE, *FORKS_NATIVE)
 
 # The releases where upstream forgot the gate for every backend, so that the patch adds one.
 NO_RADIX_GATE = ("0.5.3.post2", "0.5.3.post3")
@@ -49,13 +48,10 @@ WITHOUT_ENABLE_BMM = RELEASES_PATCHED[: RELEASES_PATCHED.index("0.5.4.post1")]
 # batch-invariant operator.
 CALLS_V2 = ("lsglang==1.3.1",)
 
-# Named by status wherever a tree calls that operator; on patched trees it is said at launch instead
-# of failing a check.
-SAID = {"fused_attention_v2_not_replaced"}
-
 # One of each shape of the handler, of the lists and of the graph handler.
-HARDENED = ("0.5.13", "0.5.14", "0.5.17", "0.5.19", "0.5.21", "0.5.23", "lsglang==1.5.3")
+NATIVE_SHAPES = ("0.5.13", "0.5.14", "0.5.17", "0.5.19", "0.5.21", "0.5.23", "lsglang==1.5.3")
 
+UPSTREAMS_PROMISE = "batch_invariant.attention_v2_is_replaced"
 OUR_PROMISES = {
     "batch_invariant.a_missing_extension_is_said",
     "batch_invariant.extension_1_is_enough",
@@ -65,9 +61,9 @@ OUR_PROMISES = {
 
 
 def meaningless(version: str) -> set[str]:
-    """Name the checks that have no meaning on a release."""
+    """Return the checks that have no meaning on a patched release."""
     status = expected_statuses(version)
-    native = status["batch_invariant"] == "upstream"
+    native = version in NATIVE
     keeps_cache = status["radix_cache"] != "withheld" and version not in NO_RADIX_GATE
     keeps_sampling = status["sampling_backend"] not in ("withheld", "not-needed")
     named = {
@@ -79,38 +75,26 @@ def meaningless(version: str) -> set[str]:
         "sampling_backend.ascend_is_kept": not keeps_sampling,
         "device_dispatch.an_npu_has_its_own_key": status["device_dispatch"] == "not-needed",
         "device_dispatch.other_devices_keep_their_key": status["device_dispatch"] == "not-needed",
-        "batch_invariant.attention_v2_is_replaced": not native,
+        UPSTREAMS_PROMISE: True,
         "launch_guards.what_nothing_replaces_is_said": not native and version not in CALLS_V2,
         "batch_invariant.without_bmm_it_alone_stays_native": version in WITHOUT_ENABLE_BMM,
         "batch_invariant.a_scoped_mode_keeps_the_choice_of_bmm": version in WITHOUT_ENABLE_BMM,
-        **dict.fromkeys(OUR_PROMISES, native),
     }
     return {name for name, holds in named.items() if holds}
 
 
-@pytest.mark.parametrize(
-    "version", [*RELEASES_PATCHED, *FORKS_PATCHED, *RELEASES_NATIVE, *FORKS_NATIVE]
-)
-def test_a_tree_fails_only_where_status_names_a_gap(version: str) -> None:
+@pytest.mark.parametrize("version", [*RELEASES_PATCHED, *FORKS_PATCHED, *NATIVE])
+def test_a_patched_tree_keeps_every_promise(version: str) -> None:
     found = verdicts(subject(version), *GROUPS)
-    named = read_expected()[version].get("gaps", {})
-    said = set() if version in (*RELEASES_NATIVE, *FORKS_NATIVE) else SAID
-    assert (
-        gaps_of(failed(found))
-        == {gap for seam in SEAMS_OF_GROUPS for gap in named.get(seam, ())} - said
-    )
+    assert failed(found) == {}
     assert not_applicable(found) == meaningless(version)
 
 
-@pytest.mark.parametrize("version", HARDENED)
-def test_a_hardened_tree_keeps_our_promises_but_for_the_gaps_left(version: str) -> None:
-    found = verdicts(hardened_subject(version), *GROUPS)
-    named = read_expected("all")[version]["gaps"]
-    assert {gap for seam in SEAMS_OF_GROUPS for gap in named.get(seam, ())} <= SAID
-    assert failed(found) == {}
-    assert not_applicable(found) == (meaningless(version) - OUR_PROMISES) | {
-        "batch_invariant.attention_v2_is_replaced"
-    }
+@pytest.mark.parametrize("version", NATIVE_SHAPES)
+def test_upstreams_form_fails_by_its_gaps(version: str) -> None:
+    found = verdicts(native_subject(version), *GROUPS)
+    assert gaps_of(failed(found)) == expected_gaps(version) - GAPS_OF_THE_SAMPLER
+    assert not_applicable(found) == meaningless(version) - {UPSTREAMS_PROMISE} | OUR_PROMISES
 
 
 @pytest.mark.parametrize("upstreams_first", [True, False])
@@ -118,7 +102,7 @@ def test_a_graph_renews_lengths_whichever_handler_was_registered_last(
     upstreams_first: bool,
 ) -> None:
     """Nothing in the releases imports upstream's module any more; a fork may."""
-    with machine(hardened_subject("0.5.23")) as on:
+    with machine(subject("0.5.23")) as on:
         steps: list[Callable[[], object]] = [lambda: import_module(UPSTREAM_OPS), on.enable]
         for step in steps if upstreams_first else reversed(steps):
             step()

@@ -10,18 +10,19 @@ from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
 from sgl_npu_patch.reports.text import evidence_lines
-from tests.upstream.edited import OPS, SAMPLER, SERVER_ARGS, Files, judge, result, sources, statuses
-from tests.upstream.test_half_patched import (
-    ENABLE,
-    FILTERED,
-    HANDLER,
-    OURS,
-    check_behaviour,
-    single_thread,
+from tests.upstream.behaviour import check_behaviour
+from tests.upstream.edited import (
+    OPS,
+    SAMPLER,
+    SERVER_ARGS,
+    Files,
+    judge,
+    result,
+    sources,
+    statuses,
     within,
 )
-
-__all__ = ["single_thread"]
+from tests.upstream.fixtures import ENABLE, FILTERED, HANDLER, OURS
 
 RELEASE = "0.5.12.post1"
 OLDER = "0.0.9"
@@ -29,19 +30,18 @@ MODULES = ("npu_ops", "launch_guards")
 
 
 def patched() -> Files:
-    """Give the release as this version patches it."""
+    """Return the release as this version patches it."""
     files = sources(RELEASE)
     return result(files, judge(files))
 
 
 def written_by(version: str, module: str) -> bytes:
-    """Give a vendored module as another version would have written it: another text, its sum."""
+    """Return a vendored module as another version would have written it: another text, its sum."""
     header, _, body = vendor.render(PROJECT, module).decode().split("\n", 2)
     body = body.replace("from __future__ import annotations\n", "", 1) + "\n# older\n"
     digest = hashlib.sha256(body.encode()).hexdigest()
-    first = header.replace(
-        vendor.recognise(PROJECT, module, vendor.render(PROJECT, module)).version, version
-    )
+    current = vendor.recognise(PROJECT, module, vendor.render(PROJECT, module))
+    first = header.replace(current.version, version)
     return f"{first}\n# sha256 of what follows: {digest}\n{body}".encode()
 
 
@@ -87,7 +87,7 @@ FIRST = "0.1.0"
 
 
 def by_the_first_version() -> Files:
-    """Give the release as 0.1.0 patched it, by what has changed since.
+    """Return the release as 0.1.0 patched it.
 
     It asked for the device in traced code as well, and let neighbours choose between tied logits.
     """

@@ -1,26 +1,21 @@
-"""Check that little is edited to harden launch and radix cache, and that faults there are found."""
+"""Spoil the handler of patched native releases, and insist that the checks find it."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from sgl_npu_patch.codemods import HARDENING, SERIES
 from sgl_npu_patch.codemods.upstream.project import PROJECT
-from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.simulator.schemas import DEFAULT
 from sgl_npu_patch.verify import off_npu
-from sgl_npu_patch.verify.behaviour import Subject
 from sgl_npu_patch.verify.static import judged
 from tests.helpers import ROOT, MemoryTree
-from tests.upstream.behaviour import Verdicts, failed, verdicts
-from tests.upstream.edited import SERVER_ARGS, Files, edit, judge, lay_out, result, sources
-from tests.upstream.golden import read_expected
+from tests.upstream.behaviour import failed, subject_of, verdicts
+from tests.upstream.edited import SERVER_ARGS, edit, judge, lay_out, result, sources
 from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
+from tests.upstream.test_statuses import expected_gaps, expected_statuses
 
 NATIVE = (*RELEASES_NATIVE, *FORKS_NATIVE)
 GUARDS = f"{PROJECT.vendor_folder}/launch_guards.py"
@@ -30,35 +25,16 @@ ASSIGNED, CONFIGURED, DECLARED = "0.5.13", "0.5.16", "0.5.23"
 
 
 @cache
-def _hardened(version: str) -> tuple[Plan, Mapping[str, bytes]]:
+def _patched(version: str) -> Mapping[str, bytes]:
     files = sources(version)
-    plan = judge(files, HARDENING)
-    return plan, result(files, plan)
-
-
-def _execute(version: str, files: Files) -> Verdicts:
-    return verdicts(_subject(version, lay_out(version, files)), "handler")
-
-
-def _subject(version: str, tree: Path) -> Subject:
-    return Subject(
-        package=tree / "sglang",
-        base=release_tree(version) / "sglang",
-        left_out={},
-        native=True,
-        torch_npu=DEFAULT,
-    )
+    return result(files, judge(files))
 
 
 @pytest.mark.parametrize("version", NATIVE)
 def test_a_line_is_rewritten_where_a_model_is_refused_and_nowhere_else(version: str) -> None:
-    before, (plan, after) = sources(version), _hardened(version)
-    status = {outcome.seam: outcome.status for outcome in plan.outcomes}
-    refused = "radix_cache" in read_expected()[version]["gaps"]
-    assert status["hardened_launch"] == "applied"
-    assert status["hardened_radix_cache"] == ("applied" if refused else "not-needed")
+    before, after = sources(version), _patched(version)
     handlers = {name: data for name, data in before.items() if name in (SERVER_ARGS, HOOK)}
-    assert len(_deleted(handlers, after)) == int(refused)
+    assert len(_deleted(handlers, after)) == int("deepseek_refused" in expected_gaps(version))
 
 
 def _deleted(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
@@ -74,9 +50,11 @@ def _deleted(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[st
 
 
 def _edited(version: str, path: str, old: str, new: str) -> dict[str, str]:
-    files = dict(_hardened(version)[1])
+    files = dict(_patched(version))
     edit(files, path, (old, new))
-    return failed(_execute(version, files))
+    tree = lay_out(version, files)
+    of = subject_of(tree, expected_statuses(version), release_tree(version) / "sglang")
+    return failed(verdicts(of, "handler"))
 
 
 @pytest.mark.parametrize("version", [CONFIGURED, DECLARED])
@@ -110,16 +88,16 @@ def test_what_nothing_replaces_has_to_be_said() -> None:
 
 
 def _off_npu(version: str, *pairs: tuple[str, str]) -> list[str]:
-    """Name what `verify --base` finds in the handler's file, edited further."""
-    before, after = sources(version), dict(_hardened(version)[1])
+    """Return what `verify --base` finds in the handler's file, edited further."""
+    before, after = sources(version), dict(_patched(version))
     edit(after, HOOK if version == DECLARED else SERVER_ARGS, *pairs)
     trees = (MemoryTree({ROOT / name: data for name, data in f.items()}) for f in (after, before))
-    patched, base = (judged.judge(tree, SERIES) for tree in trees)
+    patched, base = (judged.judge(tree) for tree in trees)
     return [each.id for each in off_npu.check(patched, base) if each.verdict == "fail"]
 
 
 @pytest.mark.parametrize("version", [ASSIGNED, CONFIGURED, DECLARED])
-def test_off_an_npu_a_hardened_handler_does_what_it_did(version: str) -> None:
+def test_off_an_npu_a_patched_handler_does_what_it_did(version: str) -> None:
     assert _off_npu(version) == []
 
 
