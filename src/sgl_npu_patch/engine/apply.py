@@ -1,6 +1,6 @@
 """Patch a tree: the functions behind every command.
 
-    with open_tree(Path("sglang"), PROJECT) as tree:
+    with open_tree(Path("tree"), PROJECT) as tree:
         result = apply(tree, plan(tree, SERIES))
 
 ``open_tree(path, project, revision=None)``, of `engine.trees.open`, gives the tree.

@@ -38,7 +38,7 @@ class Unparsable(Refused):
 
 
 class TooOld(Refused):
-    """Refuse a tree that has no deterministic inference, by nothing but its content."""
+    """Refuse a tree that is too old to be patched, by nothing but its content."""
 
     def __init__(self, tree: str, reason: str) -> None:
         super().__init__(f"{tree}: {reason}")

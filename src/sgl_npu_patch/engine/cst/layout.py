@@ -10,7 +10,7 @@ import libcst as cst
 from sgl_npu_patch.engine.cst.read import NodeT, code
 
 _LINE_LENGTH = 88
-"""SGLang's formatter's; a longer line would be reported as badly formatted."""
+"""That of black; a longer line would be reported as badly formatted."""
 
 
 def append_to_list(node: NodeT, value: str, width: int) -> NodeT:
