@@ -18,13 +18,11 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods.upstream.symbols import ASCEND
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND, CHOICES, Symbol
 from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import Spot, View
-
-CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
 
 
 def targets(view: View) -> Sequence[Target]:
@@ -32,13 +30,14 @@ def targets(view: View) -> Sequence[Target]:
     return (Target(find_list(view, CHOICES), add_ascend),)
 
 
-def find_list(view: View, name: str) -> Spot:
-    """Find the list of that name, to which no statement adds "ascend" later.
+def find_list(view: View, symbol: Symbol) -> Spot:
+    """Find a list of backends, to which no statement adds "ascend" later.
 
     Raises:
         AnchorError: there is no such list, or more than one, or it gets the entry elsewhere.
     """
-    spot = view.find_assignment(name)
+    spot = symbol.find(view)
+    name = spot.block.name
     later = re.compile(rf"{name}\s*(?:\.\s*(?:append|extend|insert)\b|\+=).*\b{ASCEND}\b".encode())
     for path in view.overlay.mentioning(name):
         data = view.overlay.read(path) or b""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import devices, mode, symbols
+from sgl_npu_patch.codemods.upstream.symbols import DISABLE, DISPATCH, ENABLE, SCOPED
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located
@@ -26,9 +27,6 @@ from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
-DISABLE = "disable_batch_invariant_mode"
-SCOPED = "set_batch_invariant_mode"
-DISPATCH = "get_dispatch_device_backend"
 V2 = f"{symbols.FUSED_ATTENTION}_v2"
 _UNREGISTERED = {
     "aten::addmm": "addmm_not_registered",
@@ -59,14 +57,12 @@ leaving it behind the given statement."""
 
 def hand_over(view: View, permits: Permits) -> Sequence[Target]:
     """Find the three functions that change the mode, and hand each over to npu_ops on an NPU."""
-    enable, disable, scoped = (
-        view.find_function(name) for name in (symbols.ENABLE, DISABLE, SCOPED)
-    )
+    enable, disable, scoped = (symbol.find(view) for symbol in (ENABLE, DISABLE, SCOPED))
     for other in (disable, scoped):
         if other.path != enable.path:
             raise AnchorError(
                 sought=other.block.name,
-                expected=f"a function beside {symbols.ENABLE}, whose flag it shares",
+                expected=f"a function beside {ENABLE}, whose flag it shares",
                 found="one in another module",
                 where=(other.site, enable.site),
                 action="see how the mode is kept now and adapt this codemod",
@@ -77,7 +73,12 @@ def hand_over(view: View, permits: Permits) -> Sequence[Target]:
     return (
         Target(enable, lambda node: enter(_function(node), imports[0], permits)),
         Target(disable, lambda node: leave(_function(node), imports[1], mode)),
-        Target(scoped, lambda node: scope(_function(node), imports[2], mode, bmm)),
+        Target(
+            scoped,
+            lambda node: scope(
+                _function(node), imports[2], mode, enable.block.name, disable.block.name, bmm=bmm
+            ),
+        ),
     )
 
 
@@ -93,17 +94,17 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
     library = read.only(
         [s for s in top if _assigned_call(s, "Library")],
         lambda count: AnchorError(
-            sought=f"the torch.library.Library of {symbols.ENABLE}",
+            sought=f"the torch.library.Library of {ENABLE}",
             expected="one assignment, directly in the function",
             found=str(count),
             action="see how the mode is entered now and adapt this codemod",
         ),
     )
-    key = [s for s in top if _assigned_call(s, DISPATCH)]
+    key = [s for s in top if _assigned_call(s, *DISPATCH.names)]
     anchor = key[0] if key else flag
     if not flag.index <= anchor.index < library.index:
         raise AnchorError(
-            sought=f"the order of {symbols.ENABLE}",
+            sought=f"the order of {ENABLE}",
             expected="the flag's check, then the dispatch key, then the library",
             found="another order",
             action="see how the mode is entered now and adapt this codemod",
@@ -113,7 +114,7 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
     }
     if not {_target(library), mode_flag(node)} <= shared:
         raise AnchorError(
-            sought=f"the global statement of {symbols.ENABLE}",
+            sought=f"the global statement of {ENABLE}",
             expected="one that names the library and the flag",
             found=", ".join(sorted(shared)) or "none",
             action="see how the mode is kept now and adapt this codemod",
@@ -138,7 +139,9 @@ def leave(node: cst.FunctionDef, imports: str, mode: str) -> cst.FunctionDef:
     return _at_start(node, imports + render("disable", mode=mode))
 
 
-def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.FunctionDef:
+def scope(
+    node: cst.FunctionDef, imports: str, mode: str, enable: str, disable: str, *, bmm: bool
+) -> cst.FunctionDef:
     """Enter and leave on an NPU by the two functions above, also when an exception passes."""
     first = [p.name.value for p in read.parameters(node)][:1]
     names = [*first, *(name for name in _parameters(node) if name not in first)]
@@ -152,7 +155,7 @@ def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.Func
     bare = len(yields) == 1 and yields[0].value is None and managed
     if len(names) != 1 or not bare:
         raise AnchorError(
-            sought=SCOPED,
+            sought=str(SCOPED),
             expected="a context manager with one parameter and one yield of nothing",
             found=read.code(node)[:80],
             action="see how the mode is scoped now and adapt this codemod",
@@ -161,8 +164,8 @@ def scope(node: cst.FunctionDef, imports: str, mode: str, bmm: bool) -> cst.Func
         "scoped_mode",
         mode=mode,
         enabled=names[0],
-        enable=symbols.ENABLE,
-        disable=DISABLE,
+        enable=enable,
+        disable=disable,
         arguments="enable_bmm=was_bmm" if bmm else "",
     )
     return _at_start(node, imports + text)
@@ -174,7 +177,7 @@ def mode_flag(enable: cst.FunctionDef) -> str:
     step = read.only(
         found,
         lambda count: AnchorError(
-            sought=f"the flag of {symbols.ENABLE}",
+            sought=f"the flag of {ENABLE}",
             expected="one `if FLAG: return`, directly in the function",
             found=str(count),
             action="see how a second call is ignored now and adapt this codemod",
@@ -193,7 +196,7 @@ def takes_bmm(enable: cst.FunctionDef) -> bool:
     names = _parameters(enable)
     if names not in ([], ["enable_bmm"]):
         raise AnchorError(
-            sought=f"the parameters of {symbols.ENABLE}",
+            sought=f"the parameters of {ENABLE}",
             expected="none, or enable_bmm",
             found=", ".join(names),
             action="see what the new parameters mean on an NPU and adapt this codemod",
@@ -223,10 +226,10 @@ def _returns_early(step: Step) -> bool:
     )
 
 
-def _assigned_call(step: Step, name: str) -> bool:
+def _assigned_call(step: Step, *names: str) -> bool:
     pair = read.assigned(step.node)
     return (
-        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) == name
+        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) in names
     )
 
 
@@ -292,7 +295,7 @@ def left_open(view: View) -> tuple[str, ...]:
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's branch leaves open; see seams.md for each."""
-    enable = view.find_function(symbols.ENABLE)
+    enable = ENABLE.find(view)
     rebound = {
         read.dotted(target.target)
         for statement in read.find_all(enable.node, cst.Assign)
@@ -305,7 +308,7 @@ def gaps(view: View) -> tuple[str, ...]:
         found.append("workspace_not_rebound")
     if not any(name.endswith(V2) for name in rebound):
         found += left_open(view)
-    disable = view.find_function(DISABLE)
+    disable = DISABLE.find(view)
     if not any("npu" in read.code(s) for s in read.find_all(disable.node, cst.Assign)):
         found.append("rebinding_not_undone")
     npu = [
@@ -316,7 +319,7 @@ def gaps(view: View) -> tuple[str, ...]:
     for name, gap in _UNREGISTERED.items():
         if name not in npu:
             found.append(gap)
-    if not list(read.find_all(view.find_function(SCOPED).node, cst.Finally)):
+    if not list(read.find_all(SCOPED.find(view).node, cst.Finally)):
         found.append("scoped_mode_not_restored")
     if _flagged_first(enable.node):
         found.append("extension_not_checked")

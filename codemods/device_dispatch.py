@@ -16,20 +16,18 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, ENABLE
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
 from sgl_npu_patch.engine.view import View
 
-DISPATCH = "get_dispatch_device_backend"
-
 
 def premise(view: View) -> NotNeeded | None:
     """Do nothing where the registrations name "CUDA" themselves."""
-    if view.has(DISPATCH, "function"):
+    if DISPATCH.is_in(view):
         return None
-    enable = view.find_function(symbols.ENABLE)
+    enable = ENABLE.find(view)
     keys = [
         read.string(call.args[2].value)
         for call in read.calls(enable.node, "impl")
@@ -37,11 +35,11 @@ def premise(view: View) -> NotNeeded | None:
     ]
     if keys and set(keys) <= {"CUDA", "NPU"}:
         return NotNeeded(
-            f'{symbols.ENABLE} registers under a literal "CUDA"; there is no {DISPATCH}',
+            f'{ENABLE} registers under a literal "CUDA"; there is no {DISPATCH}',
             (enable.site,),
         )
     raise AnchorError(
-        sought=DISPATCH,
+        sought=str(DISPATCH),
         expected='the function, or registrations under a literal "CUDA"',
         found="neither",
         where=(enable.site,),
@@ -51,7 +49,7 @@ def premise(view: View) -> NotNeeded | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the function."""
-    spot = view.find_function(DISPATCH)
+    spot = DISPATCH.find(view)
     source = view.source(spot.path)
     if not source.binds("is_npu") or source.named("is_npu", "assignment"):
         raise AnchorError(

@@ -21,6 +21,7 @@ import libcst as cst
 from sgl_npu_patch.codemods import sampler as _sampler
 from sgl_npu_patch.codemods.upstream import devices, handler, mode
 from sgl_npu_patch.codemods.upstream.handler import Branch
+from sgl_npu_patch.codemods.upstream.symbols import DECLARE, HANDLER
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
@@ -28,22 +29,19 @@ from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
-DECLARE = "declare_resolution"
-"""What the handler changes arguments by where they cannot be assigned (0.5.19 ..)."""
-
 
 def is_upstream(view: View) -> Site | None:
     """Tell whether the tree carries the whole of upstream's adaptation."""
     if mode.native_branch(view) is None or _sampler.is_upstream(view) is None:
         return None
-    spot = handler.handler(view)
+    spot = HANDLER.find(view)
     with Located(spot.site):
         return None if guards(spot.node) else spot.site
 
 
 def targets(view: View) -> Sequence[Target]:
     """Find the handler."""
-    spot = handler.handler(view)
+    spot = HANDLER.find(view)
     return (Target(spot, lambda node: add_guards(node, devices.import_is_npu(view, spot))),)
 
 
@@ -120,7 +118,7 @@ def call_of(node: cst.FunctionDef, branch: Branch) -> str:
     forms = {
         (read.dotted(call.func), read.dotted(call.args[0].value))
         for statement in branch.body
-        for call in read.calls(statement, DECLARE)
+        for call in read.calls(statement, *DECLARE.names)
         if call.args
     }
     assigns = branch.args in {p.name.value for p in read.parameters(node)}

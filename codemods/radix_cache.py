@@ -23,6 +23,8 @@ import libcst as cst
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
 from sgl_npu_patch.codemods.upstream import attention, handler, mode, symbols
 from sgl_npu_patch.codemods.upstream.handler import Branch
+from sgl_npu_patch.codemods.upstream.symbols import ATTENTION_BACKEND, CHOICES, HANDLER, SUPPORTED
+from sgl_npu_patch.codemods.upstream.symbols import DISABLE_RADIX_CACHE as DISABLED
 from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
@@ -30,29 +32,25 @@ from sgl_npu_patch.engine.seam import Seam, Target, Withheld
 from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
-SUPPORTED = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
-DISABLED = "disable_radix_cache"
-_BACKEND = "attention_backend"
-
 
 def premise(view: View) -> Withheld | None:
     """Leave a gate closed for ascend where prefill would ignore what the cache holds."""
     unsafe = attention.ignores_prefix(view)
     if unsafe is None:
         return None
-    if view.has(SUPPORTED, "assignment"):
+    if SUPPORTED.is_in(view):
         gate = find_list(view, SUPPORTED)
         with Located(gate.site):
             listed = has_ascend(gate.node)
         if listed:
             raise AnchorError(
-                sought=SUPPORTED,
+                sought=str(SUPPORTED),
                 expected='a list without "ascend", since prefill ignores a cached prefix',
                 found='"ascend" in the list: answers would be wrong',
                 where=(gate.site, unsafe),
                 action="take the entry out, or bring prefill over the paged cache (0.5.12)",
             )
-        spot = handler.handler(view)
+        spot = HANDLER.find(view)
         if inline_gate(view, spot) is None:
             raise AnchorError(
                 sought=f"the use of {SUPPORTED}",
@@ -62,7 +60,7 @@ def premise(view: View) -> Withheld | None:
                 action="make sure that the radix cache is off on ascend, since prefill ignores it",
             )
         return _withheld(unsafe, gate.site)
-    spot = handler.handler(view)
+    spot = HANDLER.find(view)
     if inline_gate(view, spot) is None:
         return None
     return _withheld(unsafe, spot.site)
@@ -70,12 +68,12 @@ def premise(view: View) -> Withheld | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the list, or the handler that lacks a gate."""
-    if view.has(SUPPORTED, "assignment"):
+    if SUPPORTED.is_in(view):
         return (Target(find_list(view, SUPPORTED), add_ascend),)
-    spot = handler.handler(view)
+    spot = HANDLER.find(view)
     if attention.ignores_prefix(view) is None:
         raise AnchorError(
-            sought=SUPPORTED,
+            sought=str(SUPPORTED),
             expected="the list that decides for which backends the radix cache stays on",
             found="no such list, although prefill reads the paged cache",
             where=(spot.site,),
@@ -108,12 +106,12 @@ def inline_gate(view: View, spot: Spot) -> Step | None:
 def _gate(branch: Branch) -> Step | None:
     for step in branch.steps():
         sides = read.compared(step.node.test) if isinstance(step.node, cst.If) else None
-        if sides is None or read.last_name(sides[0]) != _BACKEND:
+        if sides is None or read.last_name(sides[0]) != ATTENTION_BACKEND:
             continue
         _, operator, right = sides
         single = read.string(right)
         kept = [single] if single is not None else read.strings(right)
-        if read.dotted(right) == SUPPORTED:
+        if read.dotted(right) in SUPPORTED.names:
             kept = []
         off = kept is not None and symbols.ASCEND not in kept and _disables(step)
         if off and operator in ("!=", "not in") and branch.runs(step):
@@ -129,7 +127,7 @@ def closes_for_ascend(node: cst.CSTNode) -> bool:
         _disables(step)
         and branch.runs(step)
         and (sides := read.compared(getattr(step.node, "test", None))) is not None
-        and read.last_name(sides[0]) == _BACKEND
+        and read.last_name(sides[0]) == ATTENTION_BACKEND
         and sides[1] == "=="
         and read.string(sides[2]) == symbols.ASCEND
         for step in branch.steps()
@@ -169,8 +167,7 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
 
 def _checks_backend(step: Step) -> bool:
     return isinstance(step.node, cst.If) and any(
-        read.last_name(name) == "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
-        for name in read.find_all(step.node, cst.Name)
+        read.last_name(name) in CHOICES.names for name in read.find_all(step.node, cst.Name)
     )
 
 
@@ -222,7 +219,7 @@ def refusals(function: cst.FunctionDef) -> list[Refusal]:
         if not isinstance(step.node, cst.If) or not list(read.find_all(step.node, cst.Raise)):
             continue
         sides = read.compared(step.node.test)
-        if sides is None or sides[1] != "not in" or read.last_name(sides[0]) != _BACKEND:
+        if sides is None or sides[1] != "not in" or read.last_name(sides[0]) != ATTENTION_BACKEND:
             continue
         name = read.dotted(sides[2])
         backends = local.get(name, sides[2])
@@ -233,7 +230,7 @@ def refusals(function: cst.FunctionDef) -> list[Refusal]:
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
-    found = refusals(handler.handler(view).function)
+    found = refusals(HANDLER.find(view).function)
     return () if all(refusal.accepts_ascend for refusal in found) else ("deepseek_refused",)
 
 
@@ -251,7 +248,7 @@ def repairs(view: View) -> Sequence[Target]:
     with Located(supported.site):
         if not has_ascend(supported.node) and attention.ignores_prefix(view) is not None:
             return ()
-    spot = handler.handler(view)
+    spot = HANDLER.find(view)
     return (Target(spot, accept),) if refusals(spot.function) else ()
 
 

@@ -24,8 +24,10 @@ from sgl_npu_patch.codemods.upstream import filtered_paths, mode, sampling
 from sgl_npu_patch.codemods.upstream.symbols import (
     DRAW,
     FORWARD_ASCEND,
+    FROM_BATCH,
     SAMPLE_ASCEND,
     SAMPLE_FROM_LOGITS,
+    Symbol,
 )
 from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.cst.read import Step
@@ -38,8 +40,6 @@ POSITIONS = "positions"
 SEED = filtered_paths.SEED
 INTERFACE = ("logits", "top_ks", "top_ps", "min_ps", "need_min_p_sampling")
 """The parameters of the function for filtered sampling, before ours."""
-FROM_BATCH = "from_schedule_batch"
-"""Builds what the sampler is told of a batch."""
 
 
 def premise(view: View) -> NotNeeded | Withheld | None:
@@ -50,7 +50,7 @@ def premise(view: View) -> NotNeeded | Withheld | None:
             'the sampler knows the backends "flashinfer" and "pytorch" only',
             (sampling.backends_sampled(view),),
         )
-    draw = view.find_function(DRAW)
+    draw = DRAW.find(view)
     if path == "probabilities" and sampling.takes_probabilities(draw):
         return Withheld(
             f"{DRAW} of this release is reproducible but does not follow the model's "
@@ -73,8 +73,8 @@ def premise(view: View) -> NotNeeded | Withheld | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the functions on the way from ``forward`` to the draw."""
-    caller = view.find_caller(FORWARD_ASCEND)
-    forward_ascend = view.find_function(FORWARD_ASCEND)
+    caller = FORWARD_ASCEND.find_caller(view)
+    forward_ascend = FORWARD_ASCEND.find(view)
     end = draws(view)
     _require_caller(view, SAMPLE_FROM_LOGITS, forward_ascend)
     _require_names(view, forward_ascend, "torch")
@@ -83,17 +83,20 @@ def targets(view: View) -> Sequence[Target]:
 
 def draws(view: View) -> Sequence[Target]:
     """Find the functions that draw, at the end of the way."""
-    from_logits = view.find_function(SAMPLE_FROM_LOGITS)
-    filtered = view.find_function(SAMPLE_ASCEND)
-    draw = view.find_function(DRAW)
+    from_logits = SAMPLE_FROM_LOGITS.find(view)
+    filtered = SAMPLE_ASCEND.find(view)
+    draw = DRAW.find(view)
+    name = draw.block.name
     _require_caller(view, SAMPLE_ASCEND, from_logits)
-    _require_names(view, from_logits, "torch", DRAW)
-    _require_names(view, filtered, "torch", "Optional", DRAW)
+    _require_names(view, from_logits, "torch", name)
+    _require_names(view, filtered, "torch", "Optional", name)
     _require_names(view, draw, "is_npu")
     mode.require_torch_npu(view, filtered)
     return (
-        Target(from_logits, draw_simple),
-        Target(filtered, partial(draw_filtered, rows=_rows_of_batch_flag(view, filtered))),
+        Target(from_logits, partial(draw_simple, draw=name)),
+        Target(
+            filtered, partial(draw_filtered, draw=name, rows=_rows_of_batch_flag(view, filtered))
+        ),
         Target(draw, fit_for_npu),
     )
 
@@ -103,7 +106,7 @@ def _rows_of_batch_flag(view: View, filtered: Spot) -> str:
     flag = batch_flag(filtered.function)
     if not flag:
         return ""
-    batch = view.find_function(FROM_BATCH, holding=f"{flag}=")
+    batch = FROM_BATCH.find(view, holding=f"{flag}=")
     found = [
         a.value for a in read.find_all(batch.node, cst.Arg) if read.last_name(a.keyword) == flag
     ]
@@ -120,11 +123,11 @@ def _rows_of_batch_flag(view: View, filtered: Spot) -> str:
     )
 
 
-def _require_caller(view: View, name: str, expected: Spot) -> None:
-    caller = view.find_caller(name)
+def _require_caller(view: View, called: Symbol, expected: Spot) -> None:
+    caller = called.find_caller(view)
     if caller.site != expected.site:
         raise AnchorError(
-            sought=f"the caller of {name}",
+            sought=f"the caller of {called}",
             expected=expected.block.qualname,
             found=caller.block.qualname,
             where=(caller.site, expected.site),
@@ -147,15 +150,15 @@ def _require_names(view: View, spot: Spot, *names: str) -> None:
 
 def is_upstream(view: View) -> Site | None:
     """Tell whether every function has upstream's own form, ours being another."""
-    if not view.has(SAMPLE_ASCEND, "function"):
+    if not SAMPLE_ASCEND.is_in(view):
         return None
-    filtered = view.find_function(SAMPLE_ASCEND)
+    filtered = SAMPLE_ASCEND.find(view)
     native = (
         _draws_from_logs(filtered.node)
-        and _draws_from_logs(view.find_function(SAMPLE_FROM_LOGITS).node)
-        and _threads_positions(view.find_function(FORWARD_ASCEND).node)
-        and _passes(FORWARD_ASCEND, view.find_caller(FORWARD_ASCEND).node)
-        and _not_compiled(view.find_function(DRAW).node)
+        and _draws_from_logs(SAMPLE_FROM_LOGITS.find(view).node)
+        and _threads_positions(FORWARD_ASCEND.find(view).node)
+        and _passes(FORWARD_ASCEND, FORWARD_ASCEND.find_caller(view).node)
+        and _not_compiled(DRAW.find(view).node)
     )
     return filtered.site if native else None
 
@@ -180,18 +183,22 @@ def thread_forward(node: cst.CSTNode) -> cst.CSTNode:
     return _append_arguments(node, SAMPLE_FROM_LOGITS, POSITIONS)
 
 
-def draw_simple(node: cst.CSTNode) -> cst.CSTNode:
-    """Draw by seed where nothing is filtered, and hand seed and positions on otherwise."""
+def draw_simple(node: cst.CSTNode, draw: str) -> cst.CSTNode:
+    """Draw by seed where nothing is filtered, and hand seed and positions on otherwise.
+
+    Args:
+        draw: the name of the function that draws by seed.
+    """
     assert isinstance(node, cst.FunctionDef)
     step = filtered_paths.unseeded_draw(node, node)
     logits, info = _logits_and_info(node)
     probs = filtered_paths.drawn_from(step)
     filtered_paths.require_softmax(probs, logits, filtered_paths.without_draw(node, step))
     filtered_paths.require_plain_return(step, node.body.body, step.above[1:])
-    text = render("draw_simple", info=info, logits=logits, probs=probs, draw=DRAW)
-    node = edit.place(node, step, text, mark=DRAW)
+    text = render("draw_simple", info=info, logits=logits, probs=probs, draw=draw)
+    node = edit.place(node, step, text, mark=draw)
     filtered = read.only(
-        [s for s in read.steps(node) if filtered_paths.assigns_call(s, SAMPLE_ASCEND)],
+        [s for s in read.steps(node) if filtered_paths.assigns_call(s, *SAMPLE_ASCEND.names)],
         filtered_paths.unclear(
             f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"
         ),
@@ -216,10 +223,11 @@ def _logits_and_info(node: cst.FunctionDef) -> tuple[str, str]:
     return names[1], names[2]
 
 
-def draw_filtered(node: cst.CSTNode, rows: str = "") -> cst.CSTNode:
+def draw_filtered(node: cst.CSTNode, draw: str, rows: str = "") -> cst.CSTNode:
     """Draw by seed on the fused and on the sorted path, and repair min-p on the fused one.
 
     Args:
+        draw: the name of the function that draws by seed.
         rows: the test of a row for the fused path, if the batch's flag is passed instead.
     """
     assert isinstance(node, cst.FunctionDef)
@@ -233,7 +241,7 @@ def draw_filtered(node: cst.CSTNode, rows: str = "") -> cst.CSTNode:
             action="see what the new parameters mean and adapt this codemod",
         )
     paths = filtered_paths.filtered_paths(node, flag, rows)
-    node = _draw_alone(node, paths, flag)
+    node = _draw_alone(node, paths, flag, draw)
     cast = render("top_p_type", **_INTERFACE)
     node = edit.place(node, paths.fused_call, cast, blank=paths.fused_call.index > 0)
     node = _repair_min_p(node, "min_ps")
@@ -252,24 +260,26 @@ def batch_flag(node: cst.FunctionDef) -> str:
     return last.name.value if known and read.dotted(last.default) == "False" else ""
 
 
-def _draw_alone(node: cst.FunctionDef, paths: filtered_paths.Paths, flag: str) -> cst.FunctionDef:
+def _draw_alone(
+    node: cst.FunctionDef, paths: filtered_paths.Paths, flag: str, draw: str
+) -> cst.FunctionDef:
     """Draw each row as if it were alone: by its own path, in vocabulary order."""
-    text = render("one_path_a_row", fusable=paths.fusable, function=SAMPLE_ASCEND, **_INTERFACE)
-    node = edit.place(node, paths.first, text, mark=SAMPLE_ASCEND)
+    text = render("one_path_a_row", fusable=paths.fusable, function=node.name.value, **_INTERFACE)
+    node = edit.place(node, paths.first, text, mark=node.name.value)
     if flag:
         node = edit.place(node, paths.choice, filtered_paths.count_of_rows(flag))
     edits: tuple[tuple[Step, str, str, dict[str, str]], ...] = (
-        (paths.fused_draw, "draw_fused", DRAW, {"probs": paths.fused}),
+        (paths.fused_draw, "draw_fused", draw, {"probs": paths.fused}),
         (paths.total, "keep_tail", "", {}),
         (
             paths.sorted_draw,
             "draw_sorted",
-            DRAW,
+            draw,
             {"probs": paths.probs, "index": paths.index, "sorted": paths.sorted},
         ),
     )
     for step, template, mark, own in edits:
-        text = render(template, draw=DRAW, **_INTERFACE, **own)
+        text = render(template, draw=draw, **_INTERFACE, **own)
         node = edit.place(node, step, text, mark=mark, blank=step.index > 0)
     return node
 
@@ -307,7 +317,7 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
     return node
 
 
-def _passes(name: str, node: cst.CSTNode, *values: str) -> bool:
+def _passes(called: Symbol, node: cst.CSTNode, *values: str) -> bool:
     """Tell whether every call hands on the positions, or those values."""
     return all(
         any(
@@ -315,7 +325,7 @@ def _passes(name: str, node: cst.CSTNode, *values: str) -> bool:
             for arg in call.args
             if arg.keyword is None or arg.keyword.value == value
         )
-        for call in read.calls(node, name)
+        for call in read.calls(node, *called.names)
         for value in values or (POSITIONS,)
     )
 
@@ -331,7 +341,7 @@ def _threads_positions(node: cst.CSTNode) -> bool:
 
 def _draws_from_logs(node: cst.CSTNode) -> bool:
     """Tell whether a function draws by seed from the log of probabilities, as upstream's does."""
-    drawn = bool(read.calls(node, DRAW)) and _takes_log(node)
+    drawn = bool(read.calls(node, *DRAW.names)) and _takes_log(node)
     return _has_parameters(node, POSITIONS) and drawn
 
 
@@ -443,21 +453,21 @@ def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
     return layout.append_parameter(node, *new, indent=_indent(node))
 
 
-def _append_arguments(node: cst.FunctionDef, name: str, *values: str) -> cst.FunctionDef:
-    passed = [_passes(name, node, value.rpartition(".")[2]) for value in values]
+def _append_arguments(node: cst.FunctionDef, called: Symbol, *values: str) -> cst.FunctionDef:
+    passed = [_passes(called, node, value.rpartition(".")[2]) for value in values]
     given = [value for value, there in zip(values, passed, strict=True) if there]
-    calls = read.calls(node, name)
+    calls = read.calls(node, *called.names)
     if len(given) == len(values) and calls and all(_ends_with(c, given) for c in calls):
         return node
     missing = values[len(given) :]
     for step in read.steps(node):
         if not isinstance(step.node, cst.SimpleStatementLine):
             continue
-        for call in read.calls(step.node, name):
+        for call in read.calls(step.node, *called.names):
             unnamed = call.args and not any(arg.star or arg.keyword for arg in call.args)
             if not unnamed or not missing or not _ends_with(call, values[: len(given)]):
                 raise AnchorError(
-                    sought=f"the call of {name}",
+                    sought=f"the call of {called}",
                     expected="positional arguments only, "
                     f"none of {', '.join(values)} but at the end",
                     found=read.code(call)[:80],
@@ -469,7 +479,7 @@ def _append_arguments(node: cst.FunctionDef, name: str, *values: str) -> cst.Fun
                 node, call, layout.append_argument(call, *missing, indent=indent, width=width)
             )
     raise AnchorError(
-        sought=f"the call of {name}",
+        sought=f"the call of {called}",
         expected=f"a statement of {node.name.value} itself, on lines of its own",
         found="a call in another place",
         action=f"append {', '.join(values)} by hand",
@@ -530,12 +540,12 @@ def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
 
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's form leaves open; see seams.md for each."""
-    filtered, draw = view.find_function(SAMPLE_ASCEND), view.find_function(DRAW)
+    filtered, draw = SAMPLE_ASCEND.find(view), DRAW.find(view)
     function = filtered.function
     found = []
     if _repair_min_p(function, "min_ps") is not function:
         found.append("min_p_type_error")
-    if read.calls(function, "gather") and read.calls(function, DRAW) and not _is_alone(view):
+    if read.calls(function, "gather") and read.calls(function, *DRAW.names):
         found.append("neighbour_dependent_draw")
     if not _clamps(draw.node):
         found.append("gumbel_upper_bound")
@@ -547,21 +557,6 @@ def gaps(view: View) -> tuple[str, ...]:
 def repairs(view: View) -> Sequence[Target]:
     """Find where upstream draws: ours are inserted before it."""
     return draws(view) if is_upstream(view) is not None else ()
-
-
-def _is_alone(view: View) -> bool:
-    """Tell whether our own draws stand before upstream's, all of them.
-
-    Raises:
-        AnchorError: what is there of ours has been changed.
-    """
-    filtered = view.find_function(SAMPLE_ASCEND)
-    if not read.calls(filtered.node, SAMPLE_ASCEND):
-        return False
-    function, flag = filtered.function, batch_flag(filtered.function)
-    paths = filtered_paths.filtered_paths(function, flag, _rows_of_batch_flag(view, filtered))
-    simple = view.find_function(SAMPLE_FROM_LOGITS).function
-    return _draw_alone(function, paths, flag) is function and draw_simple(simple) is simple
 
 
 SEAM = Seam(targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps, repairs=repairs)

@@ -20,14 +20,13 @@ import libcst as cst
 from sgl_npu_patch.codemods import sampler as _sampler
 from sgl_npu_patch.codemods.upstream import handler, symbols
 from sgl_npu_patch.codemods.upstream.handler import Branch
+from sgl_npu_patch.codemods.upstream.symbols import HANDLER, OVERRIDE
+from sgl_npu_patch.codemods.upstream.symbols import SAMPLING_BACKEND as ATTRIBUTE
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
 from sgl_npu_patch.engine.view import View
-
-OVERRIDE = "_deterministic_sampling_backend"
-ATTRIBUTE = "sampling_backend"
 
 
 def premise(view: View) -> NotNeeded | Withheld | None:
@@ -43,11 +42,11 @@ def premise(view: View) -> NotNeeded | Withheld | None:
 
 def targets(view: View) -> Sequence[Target]:
     """Find the function that sets the sampling backend."""
-    spot = handler.handler(view)
-    if view.has(OVERRIDE, "function"):
+    spot = HANDLER.find(view)
+    if OVERRIDE.is_in(view):
         with Located(spot.site):
             _require_one_setter(spot.node)
-        return (Target(view.find_function(OVERRIDE), add_guard),)
+        return (Target(OVERRIDE.find(view), add_guard),)
     if not any(_forces(step) for step in read.steps(spot.node)):
         with Located(spot.site):
             held = [
@@ -64,7 +63,7 @@ def targets(view: View) -> Sequence[Target]:
 def keeps_ascend(node: cst.CSTNode) -> bool:
     """Tell whether the backend is set to "pytorch" only where it is not "ascend"."""
     assert isinstance(node, cst.FunctionDef)
-    if node.name.value == OVERRIDE:
+    if node.name.value in OVERRIDE.names:
         given = [step for step in read.steps(node) if _gives_backend(step.node)]
         return bool(given) and all(any(map(_guarded_by_ascend, step.above)) for step in given)
     return _keeps(node, handler.enabled_branch(node))

@@ -146,7 +146,7 @@ def _is_else(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Else)
 
 
-_DRAWS = frozenset({"to", "double", "log", "log_", "view", DRAW})
+_DRAWS = frozenset({"to", "double", "log", "log_", "view", *DRAW.names})
 """What upstream's draw by seed calls; whatever else its branch does must not be passed by."""
 
 
@@ -159,7 +159,7 @@ def _require_only_draw(unseeded: Step, seeded: cst.BaseSuite) -> None:
     )
     called = {read.last_name(call.func) for call in read.find_all(seeded, cst.Call)}
     same = last is not None and drawn is not None and last[0] == drawn[0]
-    if len(unseeded.block) == 1 and same and plain and DRAW in called and called <= _DRAWS:
+    if len(unseeded.block) == 1 and same and plain and called & {*DRAW.names} and called <= _DRAWS:
         return
     raise AnchorError(
         sought="upstream's draw by seed",
@@ -292,10 +292,10 @@ def _bodied(node: cst.CSTNode) -> cst.CSTNode:
     return cst.Else(body=node) if isinstance(node, cst.IndentedBlock) else node
 
 
-def assigns_call(step: Step, name: str) -> bool:
+def assigns_call(step: Step, *names: str) -> bool:
     pair = read.assigned(step.node)
     return (
-        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) == name
+        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) in names
     )
 
 

@@ -7,20 +7,11 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from sgl_npu_patch.codemods.upstream.symbols import (
-    ENABLED,
-    HANDLERS,
-)
+from sgl_npu_patch.codemods.upstream.symbols import ENABLED
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.view import Spot, View
-
-
-def handler(view: View) -> Spot:
-    """Find the function that adapts the server's arguments to deterministic inference."""
-    name = next((name for name in HANDLERS if view.has(name, "function")), HANDLERS[0])
-    return view.find_function(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def native_enable(view: View) -> Site | None:
 
     Not where our own hand-over stands before it.
     """
-    if _hands_over(view.find_function(ENABLE)):
+    if _hands_over(ENABLE.find(view)):
         return None
     spot = native_branch(view)
     return None if spot is None else spot.site
@@ -31,7 +31,7 @@ def native_branch(view: View) -> Spot | None:
     Raises:
         AnchorError: what the branch needs is missing, or would be imported on every device.
     """
-    spot = view.find_function(ENABLE)
+    spot = ENABLE.find(view)
     modules = {
         read.last_name(imported.module) for imported in read.find_all(spot.node, cst.ImportFrom)
     }

@@ -21,9 +21,9 @@ from sgl_npu_patch.engine.view import Spot, View
 def ascend_path(view: View) -> Literal["none", "probabilities", "logits"]:
     """Tell which Ascend path the sampler has: none (to 0.5.5.post2), from probabilities inside
     ``forward`` (0.5.5.post3 .. 0.5.8.post1) or from logits (0.5.9 ..)."""
-    if view.has(FORWARD_ASCEND, "function") or view.has(SAMPLE_ASCEND, "function"):
+    if FORWARD_ASCEND.is_in(view) or SAMPLE_ASCEND.is_in(view):
         return "logits"
-    return "probabilities" if view.has(SAMPLE_ASCEND_PROBS, "function") else "none"
+    return "probabilities" if SAMPLE_ASCEND_PROBS.is_in(view) else "none"
 
 
 def backends_sampled(view: View) -> Site:
@@ -31,7 +31,7 @@ def backends_sampled(view: View) -> Site:
 
     This is the positive evidence that a tree has no Ascend path to patch.
     """
-    for path in view.overlay.mentioning(DRAW):
+    for path in (path for name in DRAW.names for path in view.overlay.mentioning(name)):
         source = view.source(path)
         for block in source.blocks:
             text = source.cut(block) if block.kind == "function" else ""

@@ -1,19 +1,187 @@
-"""Name the symbols of SGLang, each once, with the releases that have each."""
+"""List the definitions of SGLang that the series, the checks and the audit hang on.
+
+Each stands here once: its names, its usual files, and the releases that have each. A definition is
+found by its name wherever it stands; the file matters only to what loads a module by its path. A
+function that upstream renames gets one more line here.
+"""
 
 from __future__ import annotations
 
-ASCEND = "ascend"
-HANDLERS = ("_handle_deterministic_inference", "handle_deterministic_inference")
-"""A method of ServerArgs up to 0.5.18, a module-level function from 0.5.19 on."""
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sgl_npu_patch.engine.text.source import Kind
+
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.view import Spot, View
+
+FIRST = "0.5.3rc2"
+"""The first release with deterministic inference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One name of a definition in one file, with the first and last release that have it there.
+
+    ``until`` is None where the newest release has it.
+    """
+
+    name: str
+    file: str
+    since: str = FIRST
+    until: str | None = None
+
+    @property
+    def module(self) -> str:
+        """Return the dotted name of the module."""
+        return "sglang." + self.file.removesuffix(".py").replace("/", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function, class or module-level assignment of SGLang, in all its forms, oldest first."""
+
+    kind: Kind
+    forms: tuple[Form, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """List every name, oldest first."""
+        return tuple(dict.fromkeys(form.name for form in self.forms))
+
+    @property
+    def name(self) -> str:
+        """Return the newest name."""
+        return self.forms[-1].name
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """List the dotted names of the modules, oldest first."""
+        return tuple(dict.fromkeys(form.module for form in self.forms))
+
+    def __str__(self) -> str:
+        return " or ".join(self.names)
+
+    def find(self, view: View, *, holding: str = "") -> Spot:
+        """Find the one definition in a tree, under whichever name.
+
+        Raises:
+            AnchorError: there is none, or more than one.
+        """
+        if self.kind == "assignment":
+            return view.find_assignment(*self.names)
+        return view.find_function(*self.names, holding=holding)
+
+    def find_caller(self, view: View) -> Spot:
+        """Find the one function that calls it, which nothing else in the package uses.
+
+        Raises:
+            AnchorError: there is no call or more than one, or the name is used otherwise.
+        """
+        return view.find_caller(*self.names)
+
+    def is_in(self, view: View) -> bool:
+        """Report whether a tree defines it at least once."""
+        return any(view.has(name, self.kind) for name in self.names)
+
+
+def _function(*forms: Form) -> Symbol:
+    return Symbol("function", forms)
+
+
+def _class(*forms: Form) -> Symbol:
+    return Symbol("class", forms)
+
+
+def _assignment(*forms: Form) -> Symbol:
+    return Symbol("assignment", forms)
+
+
+_ARGUMENTS = "srt/server_args.py"
+_CHOICES = "srt/arg_groups/choices.py"
+_MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
+_SAMPLER = "srt/layers/sampler.py"
+_UTILITIES = "srt/utils/common.py"
+
+# Server arguments and how they are adapted to deterministic inference.
+HANDLER = _function(
+    Form("_handle_deterministic_inference", _ARGUMENTS, FIRST, "0.5.18"),
+    Form("handle_deterministic_inference", "srt/arg_groups/attention_hook.py", "0.5.19"),
+)
+"""A method of ServerArgs, then a module-level function."""
+OVERRIDE = _function(
+    Form("_deterministic_sampling_backend", "srt/arg_groups/overrides.py", "0.5.15")
+)
+DECLARE = _function(Form("declare_resolution", "srt/arg_groups/overrides.py", "0.5.19"))
+"""What the handler changes arguments by where they cannot be assigned."""
+CHOICES = _assignment(
+    Form("DETERMINISTIC_ATTENTION_BACKEND_CHOICES", _ARGUMENTS, FIRST, "0.5.19"),
+    Form("DETERMINISTIC_ATTENTION_BACKEND_CHOICES", _CHOICES, "0.5.20"),
+)
+SUPPORTED = _assignment(
+    Form("RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND", _ARGUMENTS, "0.5.4.post2", "0.5.19"),
+    Form("RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND", _CHOICES, "0.5.20"),
+)
+SERVER_ARGS = _class(Form("ServerArgs", _ARGUMENTS))
+GLOBAL_SERVER_ARGS = _function(Form("get_global_server_args", _ARGUMENTS, "0.5.3.post2"))
+CONTEXT = _function(Form("get_context", "srt/runtime_context.py", "0.5.14"))
+CONTEXT_SERVER_ARGS = _function(Form("get_server_args", "srt/runtime_context.py", "0.5.15"))
+PLATFORM = _function(Form("get_platform", "srt/runtime_context.py", "0.5.19"))
+IS_RECORD = _function(Form("is_record", "srt/arg_groups/arg_utils.py", "0.5.20"))
+GRAPH_CONFIG = _class(Form("CudaGraphConfig", "srt/model_executor/cuda_graph_config.py", "0.5.14"))
+
+# The batch-invariant mode.
+ENABLE = _function(Form("enable_batch_invariant_mode", _MODE))
+DISABLE = _function(Form("disable_batch_invariant_mode", _MODE))
+SCOPED = _function(Form("set_batch_invariant_mode", _MODE))
+IS_ENABLED = _function(Form("is_batch_invariant_mode_enabled", _MODE))
+DISPATCH = _function(Form("get_dispatch_device_backend", _UTILITIES, "0.5.11"))
+IS_NPU = _function(Form("is_npu", _UTILITIES))
+
+# Sampling.
+SAMPLER = _class(Form("Sampler", _SAMPLER))
+FORWARD_ASCEND = _function(Form("_forward_ascend_backend", _SAMPLER, "0.5.9"))
+SAMPLE_FROM_LOGITS = _function(Form("_sample_from_logits", _SAMPLER, "0.5.9"))
+SAMPLE_ASCEND = _function(Form("top_k_top_p_min_p_sampling_from_logits_ascend", _SAMPLER, "0.5.9"))
+SAMPLE_ASCEND_PROBS = _function(
+    Form("top_k_top_p_min_p_sampling_from_probs_ascend", _SAMPLER, "0.5.5.post3", "0.5.8.post1")
+)
+DRAW = _function(Form("multinomial_with_seed", _SAMPLER))
+HASH = _function(
+    Form("murmur_hash32", "srt/layers/utils/hash.py", "0.5.9", "0.5.15.post1"),
+    Form("murmur_hash32", "kernels/ops/sampling/murmur_hash.py", "0.5.16"),
+)
+FROM_BATCH = _function(Form("from_schedule_batch", "srt/sampling/sampling_batch_info.py"))
+"""Builds what the sampler is told of a batch."""
+TOP_K_ALL = _assignment(Form("TOP_K_ALL", "srt/sampling/sampling_params.py"))
+IS_DP_ATTENTION = _function(Form("is_dp_attention_enabled", "srt/layers/dp_attention.py"))
+
+# Layers.
+ASCEND_ATTENTION = _class(
+    Form("AscendAttnBackend", "srt/layers/attention/ascend_backend.py", FIRST, "0.5.6"),
+    Form(
+        "AscendAttnBackend", "srt/hardware_backend/npu/attention/ascend_backend.py", "0.5.6.post1"
+    ),
+)
+LINEAR = _class(Form("UnquantizedLinearMethod", "srt/layers/quantization/unquant.py"))
+NORM = _class(Form("RMSNorm", "srt/layers/layernorm.py"))
+
+SYMBOLS = {name: value for name, value in globals().items() if isinstance(value, Symbol)}
+"""Every symbol by the name that it has here."""
+
+# Server arguments by their option's name; every release since the first has them all.
 ENABLED = "enable_deterministic_inference"
-ENABLE = "enable_batch_invariant_mode"
-FORWARD_ASCEND = "_forward_ascend_backend"
-SAMPLE_FROM_LOGITS = "_sample_from_logits"
-SAMPLE_ASCEND = "top_k_top_p_min_p_sampling_from_logits_ascend"
-SAMPLE_ASCEND_PROBS = "top_k_top_p_min_p_sampling_from_probs_ascend"
-DRAW = "multinomial_with_seed"
-FUSED_ATTENTION = "npu_fused_infer_attention_score"
+ATTENTION_BACKEND = "attention_backend"
+SAMPLING_BACKEND = "sampling_backend"
+DISABLE_RADIX_CACHE = "disable_radix_cache"
+ASCEND = "ascend"
+"""The value of both backends on an NPU."""
+
+FORWARD_EXTEND = "forward_extend"
+"""The prefill method that every attention backend has."""
+
+UPSTREAM_OPS = "npu_batch_invariant_ops"
+"""The module of upstream's own adaptation (0.5.13 ..), in the folder where ours go."""
 OURS = "npu_ops"
 """The vendored module of the operators, and the mark of what hands over to it."""
-UPSTREAM_OPS = "npu_batch_invariant_ops"
-"""The module of upstream's own adaptation, in the folder where ours go."""
+FUSED_ATTENTION = "npu_fused_infer_attention_score"

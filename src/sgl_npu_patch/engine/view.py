@@ -81,17 +81,17 @@ class View:
         """Return the path of the folder for vendored modules."""
         return self.package / self.overlay.tree.project.vendor_folder
 
-    def find_function(self, name: str, *, holding: str = "") -> Spot:
-        """Find the one function or method of that name in the package.
+    def find_function(self, *names: str, holding: str = "") -> Spot:
+        """Find the one function or method with one of these names in the package.
 
         Args:
-            name: the plain name; it may stand in any class of any module.
+            names: plain names; the function may stand in any class of any module.
             holding: text that tells the function from others of its name.
 
         Raises:
             AnchorError: there is none, or more than one.
         """
-        return self._find(name, "function", holding)
+        return self._find(names, "function", holding)
 
     def find_statement(
         self,
@@ -111,7 +111,7 @@ class View:
         Raises:
             AnchorError: there is none, or more than one.
         """
-        source, block = self._find_block(function, "function", holding)
+        source, block = self._find_block((function,), "function", holding)
         shell, text = _shelled(source.cut(block), source.newline)
         spans, key = self.overlay.cache.spans, (sought, shell + text)
         if key not in spans:
@@ -151,39 +151,46 @@ class View:
         )
         return self._spot(source, inner)
 
-    def find_assignment(self, name: str) -> Spot:
-        """Find the one module-level assignment to a name in the package.
+    def find_assignment(self, *names: str) -> Spot:
+        """Find the one module-level assignment to one of these names in the package.
 
         Raises:
             AnchorError: there is none, or more than one.
         """
-        return self._find(name, "assignment")
+        return self._find(names, "assignment")
 
-    def find_caller(self, name: str) -> Spot:
+    def find_caller(self, *names: str) -> Spot:
         """Find the one function that calls another, which nothing else in the package uses.
+
+        Args:
+            names: the names that the other may have.
 
         Raises:
             AnchorError: there is no call or more than one, or the name is used otherwise.
         """
+        named = " or ".join(names)
         uses = [
-            (source, use)
+            (source, use, name)
+            for name in names
             for path in self.overlay.mentioning(name)
             if (source := self.overlay.source(path))
             for use in self.overlay.cache.uses_of(name, source.text)
         ]
         called = [
-            (source, use)
-            for source, use in uses
+            (source, use, name)
+            for source, use, name in uses
             if use.kind == "call" and not source.around(use.line, name)
         ]
-        holders = [(source, block) for source, use in called for block in source.around(use.line)]
-        others = [(s, u) for s, u in uses if u.kind == "other"]
+        holders = [
+            (source, block) for source, use, _ in called for block in source.around(use.line)
+        ]
+        others = [(s, u, name) for s, u, name in uses if u.kind == "other"]
         if len(called) != 1 or len(holders) != 1 or others:
             raise AnchorError(
-                sought=f"the caller of {name}",
+                sought=f"the caller of {named}",
                 expected="exactly one call in the package, inside a function",
                 found=f"{len(called)} calls and {len(others)} other uses",
-                where=tuple(Site(s.path, u.line, name) for s, u in called + others),
+                where=tuple(Site(s.path, u.line, name) for s, u, name in called + others),
                 action="thread the new arguments through the further uses by hand",
             )
         source, block = holders[0]
@@ -229,27 +236,32 @@ class View:
         source = self.overlay.cache.sources[(path, data)]
         return source.cut(_same(source, block))
 
-    def _find(self, name: str, kind: Kind, holding: str = "") -> Spot:
-        return self._spot(*self._find_block(name, kind, holding))
+    def _find(self, names: tuple[str, ...], kind: Kind, holding: str = "") -> Spot:
+        return self._spot(*self._find_block(names, kind, holding))
 
-    def _find_block(self, name: str, kind: Kind, holding: str) -> tuple[Source, Block]:
+    def _find_block(self, names: tuple[str, ...], kind: Kind, holding: str) -> tuple[Source, Block]:
         found = [
             (source, block)
+            for name in names
             for source in self._defining(name, kind, holding)
             for block in source.named(name, kind)
             if holding in source.cut(block)
         ]
         if len(found) != 1:
-            close = self._nearest(name, kind) if not found else None
+            named = " or ".join(names)
+            near = (self._nearest(name, kind) for name in reversed(names))
+            close = next(filter(None, near), None) if not found else None
             raise AnchorError(
-                sought=f"{kind} {name}",
+                sought=f"{kind} {named}",
                 expected="exactly one definition in the package",
                 found=f"{len(found)} definitions" if found else "none",
                 where=tuple(Site(s.path, b.line, b.qualname) for s, b in found)
                 or tuple(
-                    Site(path, 0, f"mentions {name}") for path in self.overlay.mentioning(name)[:3]
+                    Site(path, 0, f"mentions {name}")
+                    for name in names
+                    for path in self.overlay.mentioning(name)[:3]
                 )
-                or (close or Site(self.package / "__init__.py", 0, f"without {name}"),),
+                or (close or Site(self.package / "__init__.py", 0, f"without {named}"),),
                 nearest=f"{close} (a similar name is not taken)" if close else "",
                 action=(
                     "remove the definition that is not used, or patch this place by hand"

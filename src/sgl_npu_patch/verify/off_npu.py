@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from sgl_npu_patch.codemods import SERIES, attention_comment, backend_lists, radix_cache
-from sgl_npu_patch.codemods import sampling_backend as sampling
+from sgl_npu_patch.codemods import SERIES, attention_comment
 from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site
@@ -30,17 +29,20 @@ MEANING = "Off an NPU the seam's files do what the unpatched ones do."
 NOWHERE_ELSE = "series.changes_nothing_else"
 ELSEWHERE = "Off an NPU the files that the series edits differ nowhere else."
 
-_ASCEND_PATH = (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND)
+_ASCEND_PATH = tuple(
+    symbol.name
+    for symbol in (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND)
+)
 """The functions of the Ascend path, each called by the one before it."""
 _ON_ASCEND = "use_ascend_backend"
-_LISTS = (backend_lists.CHOICES, radix_cache.SUPPORTED)
-_BACKENDS = (sampling.ATTRIBUTE, "attention_backend")
+_LISTS = (*symbols.CHOICES.names, *symbols.SUPPORTED.names)
+_BACKENDS = (symbols.SAMPLING_BACKEND, "attention_backend")
 _PURE = ("torch.compiler.is_compiling",)
 """Calls without effect, so that it does not matter whether a test that is false makes them."""
 _ACCEPTS = "radix_cache"
 _MARKS = {
-    "sampling_backend": sampling.ATTRIBUTE,
-    "radix_cache": radix_cache.DISABLED,
+    "sampling_backend": symbols.SAMPLING_BACKEND,
+    "radix_cache": symbols.DISABLE_RADIX_CACHE,
     "launch_guards": "launch_guards",
 }
 """What tells the seam of a difference in a function that several seams edit."""
@@ -267,7 +269,7 @@ def _means_ascend(judged: Judged) -> bool:
         and found.node in found.parent.targets
     ]
     return bool(values) and all(
-        ast.unparse(value).endswith(f".{sampling.ATTRIBUTE} == '{symbols.ASCEND}'")
+        ast.unparse(value).endswith(f".{symbols.SAMPLING_BACKEND} == '{symbols.ASCEND}'")
         for value in values
     )
 

@@ -184,9 +184,9 @@ def number(node: cst.CSTNode | None) -> float | None:
         return None
 
 
-def calls(node: cst.CSTNode, name: str) -> list[cst.Call]:
-    """List the calls of a function or method by the last part of its name."""
-    return [call for call in find_all(node, cst.Call) if last_name(call.func) == name]
+def calls(node: cst.CSTNode, *names: str) -> list[cst.Call]:
+    """List the calls of functions or methods by the last part of their names."""
+    return [call for call in find_all(node, cst.Call) if last_name(call.func) in names]
 
 
 def statement_call(node: cst.CSTNode | None) -> cst.Call | None:

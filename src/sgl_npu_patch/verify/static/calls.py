@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import batch_invariant
 from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site
@@ -16,8 +15,16 @@ from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import Found, FunctionNode, Judged
 
 _CALLED = {
-    "sampler": (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND),
-    "batch_invariant": (symbols.ENABLE, batch_invariant.DISABLE, batch_invariant.SCOPED),
+    "sampler": (
+        *symbols.FORWARD_ASCEND.names,
+        *symbols.SAMPLE_FROM_LOGITS.names,
+        *symbols.SAMPLE_ASCEND.names,
+    ),
+    "batch_invariant": (
+        *symbols.ENABLE.names,
+        *symbols.DISABLE.names,
+        *symbols.SCOPED.names,
+    ),
     "npu_ops": ("npu_ops.enable", "npu_ops.disable", "npu_ops.bmm_enabled"),
     "launch_guards": ("launch_guards.apply",),
 }

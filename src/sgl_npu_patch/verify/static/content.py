@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods import backend_lists, device_dispatch, radix_cache
-from sgl_npu_patch.codemods import sampling_backend as sampling
 from sgl_npu_patch.codemods.upstream import attention, handler, symbols
 from sgl_npu_patch.codemods.upstream.symbols import ASCEND
 from sgl_npu_patch.engine.errors import AnchorError, Site
@@ -20,15 +18,15 @@ _DEVICES = {"is_cuda_alike": "CUDA", "is_cuda": "CUDA", "is_xpu": "XPU", "is_npu
 def lists_ascend_once(judged: Judged, seam: str) -> Iterator[Finding]:
     """The list of attention backends holds "ascend" exactly once."""
     del seam
-    entries = list(_entries(judged, backend_lists.CHOICES))
+    entries = list(_entries(judged, symbols.CHOICES.name))
     if not entries:
-        raise NotApplicable(f"no module assigns {backend_lists.CHOICES}")
+        raise NotApplicable(f"no module assigns {symbols.CHOICES}")
     count = sum(values.count(ASCEND) for _, values in entries)
     if count != 1:
         site, values = entries[0]
         yield Finding(
             site,
-            f'"{ASCEND}" exactly once in {backend_lists.CHOICES}',
+            f'"{ASCEND}" exactly once in {symbols.CHOICES}',
             f"{count} times: {values}",
             "run sgl-npu-patch apply" if not count else "take the other entries out",
         )
@@ -60,10 +58,10 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
     off = "the radix cache off for ascend, whose prefill ignores what it holds"
     on = "the radix cache on for ascend, whose prefill reads what it holds"
     yield Finding(
-        Site(path, line, radix_cache.DISABLED),
+        Site(path, line, symbols.DISABLE_RADIX_CACHE),
         off if unsafe else on,
         f"it is {'off' if shut else 'on'}, by {len(gates)} conditions on the attention backend",
-        f"see the prefill at {unsafe}" if unsafe else f"see {radix_cache.SUPPORTED}",
+        f"see the prefill at {unsafe}" if unsafe else f"see {symbols.SUPPORTED}",
         shown,
     )
 
@@ -81,7 +79,7 @@ def no_other_list_has_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
                     Site(path, getattr(node, "lineno", 0), function.name),
                     f'lists inside {function.name} without "{ASCEND}"',
                     ast.unparse(node),
-                    f"take the entry out; it belongs into {backend_lists.CHOICES} alone",
+                    f"take the entry out; it belongs into {symbols.CHOICES} alone",
                 )
 
 
@@ -91,7 +89,7 @@ def keeps_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
     if status == "not-needed":
         raise NotApplicable(f"not-needed: {judged.outcomes[seam].reason}")
     wanted = status != "withheld"
-    for path, function in _handlers(judged, sampling.OVERRIDE):
+    for path, function in _handlers(judged, *symbols.OVERRIDE.names):
         for node, tests in _forcing(function):
             guarded = any(_keeps(test) for test in tests)
             if guarded != wanted:
@@ -108,7 +106,7 @@ def answers_npu(judged: Judged, seam: str) -> Iterator[Finding]:
     """Each device's branch gives its own dispatch key, an NPU's "NPU"."""
     if judged.outcomes[seam].status == "not-needed":
         raise NotApplicable(f"not-needed: {judged.outcomes[seam].reason}")
-    for path, function in judged.functions_named(device_dispatch.DISPATCH):
+    for path, function in judged.functions_named(symbols.DISPATCH.name):
         given = _answers(function)
         site = Site(path, function.lineno, function.name)
         if given.get("NPU") != {"NPU"}:
@@ -139,10 +137,10 @@ def _answers(function: FunctionNode) -> dict[str, set[str]]:
 
 def _handlers(judged: Judged, *more: str) -> list[tuple[PurePosixPath, FunctionNode]]:
     """Find the handler of deterministic mode, and what it hands parts of its branch to."""
-    wanted = {*symbols.HANDLERS, *more}
+    wanted = {*symbols.HANDLER.names, *more}
     view = judged.view()
     try:
-        spot = handler.handler(view)
+        spot = symbols.HANDLER.find(view)
         wanted |= {part.block.name for part, _ in handler.parts(view, spot)}
     except AnchorError:
         pass
@@ -183,11 +181,11 @@ def _disables(body: Sequence[ast.stmt]) -> bool:
     for statement in body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == "True":
             targets = [t for t in statement.targets if isinstance(t, ast.Attribute)]
-            if any(t.attr == radix_cache.DISABLED for t in targets):
+            if any(t.attr == symbols.DISABLE_RADIX_CACHE for t in targets):
                 return True
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             given = {k.arg: ast.unparse(k.value) for k in statement.value.keywords}
-            if given.get(radix_cache.DISABLED) == "True":
+            if given.get(symbols.DISABLE_RADIX_CACHE) == "True":
                 return True
     return False
 
@@ -241,7 +239,7 @@ def _forcing(function: FunctionNode) -> Iterator[tuple[ast.stmt, list[ast.expr]]
 
 def _forces(node: ast.stmt) -> bool:
     text = ast.unparse(node) if isinstance(node, ast.Assign | ast.Return | ast.Expr) else ""
-    if "'pytorch'" not in text or sampling.ATTRIBUTE not in text:
+    if "'pytorch'" not in text or symbols.SAMPLING_BACKEND not in text:
         return False
     return not isinstance(node, ast.Expr) or "=" in text
 
@@ -251,8 +249,8 @@ def _keeps(test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(map(_keeps, test.values))
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return ast.unparse(test.operand).endswith(f".{sampling.ATTRIBUTE} == '{ASCEND}'")
-    return ast.unparse(test).endswith(f".{sampling.ATTRIBUTE} != '{ASCEND}'")
+        return ast.unparse(test.operand).endswith(f".{symbols.SAMPLING_BACKEND} == '{ASCEND}'")
+    return ast.unparse(test).endswith(f".{symbols.SAMPLING_BACKEND} != '{ASCEND}'")
 
 
 def _negated(test: ast.expr) -> ast.expr:
