@@ -99,6 +99,7 @@ def _assignment(*forms: Form) -> Symbol:
 
 _ARGUMENTS = "srt/server_args.py"
 _CHOICES = "srt/arg_groups/choices.py"
+_OVERRIDES = "srt/arg_groups/overrides.py"
 _MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
 _SAMPLER = "srt/layers/sampler.py"
 _UTILITIES = "srt/utils/common.py"
@@ -109,10 +110,8 @@ HANDLER = _function(
     Form("handle_deterministic_inference", "srt/arg_groups/attention_hook.py", "0.5.19"),
 )
 """A method of ServerArgs, then a module-level function."""
-OVERRIDE = _function(
-    Form("_deterministic_sampling_backend", "srt/arg_groups/overrides.py", "0.5.15")
-)
-DECLARE = _function(Form("declare_resolution", "srt/arg_groups/overrides.py", "0.5.19"))
+OVERRIDE = _function(Form("_deterministic_sampling_backend", _OVERRIDES, "0.5.15"))
+DECLARE = _function(Form("declare_resolution", _OVERRIDES, "0.5.19"))
 """What the handler changes arguments by where they cannot be assigned."""
 CHOICES = _assignment(
     Form("DETERMINISTIC_ATTENTION_BACKEND_CHOICES", _ARGUMENTS, FIRST, "0.5.19"),
@@ -123,11 +122,12 @@ SUPPORTED = _assignment(
     Form("RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND", _CHOICES, "0.5.20"),
 )
 SERVER_ARGS = _class(Form("ServerArgs", _ARGUMENTS))
-GLOBAL_SERVER_ARGS = _function(Form("get_global_server_args", _ARGUMENTS, "0.5.3.post2"))
-CONTEXT = _function(Form("get_context", "srt/runtime_context.py", "0.5.14"))
-CONTEXT_SERVER_ARGS = _function(Form("get_server_args", "srt/runtime_context.py", "0.5.15"))
-PLATFORM = _function(Form("get_platform", "srt/runtime_context.py", "0.5.19"))
-IS_RECORD = _function(Form("is_record", "srt/arg_groups/arg_utils.py", "0.5.20"))
+POST_PROCESS = _function(Form("register_post_process", _OVERRIDES, "0.5.15"))
+MODEL_OVERRIDE = _function(
+    Form("register_model_override", _OVERRIDES, "0.5.15", "0.5.18"),
+    Form("register_model_override", "srt/arg_groups/model_override_base.py", "0.5.19"),
+)
+ENVIRONMENT = _assignment(Form("envs", "srt/environ.py"))
 GRAPH_CONFIG = _class(Form("CudaGraphConfig", "srt/model_executor/cuda_graph_config.py", "0.5.14"))
 
 # The batch-invariant mode.
@@ -147,14 +147,9 @@ SAMPLE_ASCEND_PROBS = _function(
     Form("top_k_top_p_min_p_sampling_from_probs_ascend", _SAMPLER, "0.5.5.post3", "0.5.8.post1")
 )
 DRAW = _function(Form("multinomial_with_seed", _SAMPLER))
-HASH = _function(
-    Form("murmur_hash32", "srt/layers/utils/hash.py", "0.5.9", "0.5.15.post1"),
-    Form("murmur_hash32", "kernels/ops/sampling/murmur_hash.py", "0.5.16"),
-)
 FROM_BATCH = _function(Form("from_schedule_batch", "srt/sampling/sampling_batch_info.py"))
 """Builds what the sampler is told of a batch."""
-TOP_K_ALL = _assignment(Form("TOP_K_ALL", "srt/sampling/sampling_params.py"))
-IS_DP_ATTENTION = _function(Form("is_dp_attention_enabled", "srt/layers/dp_attention.py"))
+LOGPROBS = _class(Form("OutputLogprobProcessor", "srt/layers/logprob_processor.py", "0.5.16"))
 
 # Layers.
 ASCEND_ATTENTION = _class(

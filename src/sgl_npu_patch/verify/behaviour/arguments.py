@@ -21,13 +21,13 @@ from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.stubs import NotGiven
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable
 
-CHOICES = "DETERMINISTIC_ATTENTION_BACKEND_CHOICES"
-RADIX = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
+CHOICES = symbols.CHOICES.name
+RADIX = symbols.SUPPORTED.name
 DEEPSEEK = "DeepseekV3ForCausalLM"
 
-_METHOD, _FUNCTION = symbols.HANDLERS
-_OVERRIDES = "register_post_process"
-_GRAPHS = "CudaGraphConfig"
+_METHOD, _FUNCTION = symbols.HANDLER.names
+_OVERRIDES = symbols.POST_PROCESS.name
+_GRAPHS = symbols.GRAPH_CONFIG.name
 _SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
 """How the variables begin that decide what the handler does, whoever set them outside."""
 

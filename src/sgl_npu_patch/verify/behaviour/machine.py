@@ -70,14 +70,13 @@ class Machine:
 
 def load_mode(execution: Execution) -> ModuleType:
     """Execute the module that has the mode."""
-    return execution.defining(symbols.ENABLE)
+    return execution.defining(symbols.ENABLE.name)
 
 
 def mode_modules(tree: Path) -> list[str]:
     """List the modules of a tree that its mode consists of."""
-    return modules_of(
-        tree, symbols.ENABLE, "disable_batch_invariant_mode", "set_batch_invariant_mode"
-    )
+    mode = (symbols.ENABLE, symbols.DISABLE, symbols.SCOPED)
+    return modules_of(tree, *(name for symbol in mode for name in symbol.names))
 
 
 @contextmanager

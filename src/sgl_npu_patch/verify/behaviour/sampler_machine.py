@@ -17,8 +17,13 @@ from sgl_npu_patch.simulator.murmur import murmur_hash32
 from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.torch_npu import LARGEST_TOP_K, top_k_top_p
 
-_ASCEND_PATH = (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND)
-_DRAWN = (*_ASCEND_PATH[2:], symbols.SAMPLE_ASCEND_PROBS, symbols.DRAW, "OutputLogprobProcessor")
+_METHODS = (*symbols.FORWARD_ASCEND.names, *symbols.SAMPLE_FROM_LOGITS.names)
+_DRAWN = (
+    *symbols.SAMPLE_ASCEND.names,
+    *symbols.SAMPLE_ASCEND_PROBS.names,
+    *symbols.DRAW.names,
+    *symbols.LOGPROBS.names,
+)
 TOP_K_ALL = 1 << 30
 VOCABULARY = 1200
 
@@ -128,7 +133,9 @@ class Machine:
 def sampler_modules(tree: Path) -> list[str]:
     """List the modules of a tree that its sampler consists of."""
     return [
-        *modules_of_class(tree, "Sampler", "forward", *_ASCEND_PATH),
+        *modules_of_class(
+            tree, symbols.SAMPLER.name, "forward", *_METHODS, *symbols.SAMPLE_ASCEND.names
+        ),
         *modules_of(tree, *_DRAWN),
     ]
 

@@ -157,7 +157,7 @@ class World:
             with suppress(Exception):
                 self.module(name)
         with self.execution:
-            self.execution.defining(symbols.ENABLE).enable_batch_invariant_mode()
+            self.execution.defining(symbols.ENABLE.name).enable_batch_invariant_mode()
 
     def module(self, name: str) -> ModuleType:
         """Execute the module that defines a class of the tree, or raise `NotInTree`."""

@@ -107,8 +107,8 @@ def not_compiled_on_an_npu(trial: Trial) -> None:
             )
 
 
-_METHODS = ("forward", symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS)
-_FUNCTIONS = (symbols.SAMPLE_ASCEND, symbols.DRAW)
+_METHODS = ("forward", *symbols.FORWARD_ASCEND.names, *symbols.SAMPLE_FROM_LOGITS.names)
+_FUNCTIONS = (*symbols.SAMPLE_ASCEND.names, *symbols.DRAW.names)
 
 
 @sampler_check()
