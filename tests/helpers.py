@@ -23,7 +23,7 @@ from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.model import SETTLED, Outcome
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
 from sgl_npu_patch.engine.project import Project
-from sgl_npu_patch.reports.text import evidence_lines
+from sgl_npu_patch.reports.conflicts import evidence_lines
 
 Files = Mapping[str, str | bytes | None]
 """Sources by path below the package; None takes the file away."""
@@ -668,7 +668,7 @@ def check_conflict(seam: str, changes: Files, *, match: str, at: str | None = No
     assert evidence.expected
     assert evidence.found
     assert evidence.action
-    lines = evidence_lines(seam, evidence)
+    lines = evidence_lines(evidence)
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
     printed = " ".join(" ".join(lines).split())

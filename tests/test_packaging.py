@@ -127,7 +127,7 @@ def test_wheel_metadata(wheel: Path) -> None:
     assert not re.search(r"Requires-Dist: batch.invariant.ops", texts["METADATA"], re.IGNORECASE)
     scripts = configparser.ConfigParser()
     scripts.read_string(texts["entry_points.txt"])
-    assert dict(scripts["console_scripts"]) == {"sgl-npu-patch": "sgl_npu_patch.cli:main"}
+    assert dict(scripts["console_scripts"]) == {"sgl-npu-patch": "sgl_npu_patch.__main__:main"}
 
 
 @pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])

@@ -46,7 +46,7 @@ GUARDED = [
     ("pathlib:Path", "replace", "5"),
     ("sgl_npu_patch.engine.plan", "prove", "1"),
 ]
-AFTER = ("sgl_npu_patch.reports.text", "print_plan", "1")
+AFTER = ("sgl_npu_patch.reports.plan_text", "render", "1")
 
 
 def interrupt(tree: Path, number: int, moment: tuple[str, str, str]) -> tuple[int, str]:

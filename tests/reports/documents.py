@@ -12,9 +12,8 @@ from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.plan import make_plan
-from sgl_npu_patch.reports.checks import check_documents
+from sgl_npu_patch.reports.codec import check_documents, tree_document
 from sgl_npu_patch.reports.diff import render_diff
-from sgl_npu_patch.reports.document import document
 from sgl_npu_patch.verify.results import Result
 from tests.helpers import COMMON, ROOT, Files, MemoryTree, package
 
@@ -74,7 +73,7 @@ def _judged(changes: tuple[tuple[str, str | bytes | None], ...]) -> str:
     tree = MemoryTree(files, label="small")
     plan = make_plan(tree, SERIES)
     diff = render_diff(plan.changes, PurePosixPath("fork")).decode()
-    return json.dumps({**document(tree, plan), "diff": diff})
+    return json.dumps({**tree_document(tree, plan), "diff": diff})
 
 
 def failed(name: str, message: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sgl_npu_patch.reports import html
+from sgl_npu_patch.reports.formats import Target, render
 from tests.reports.chromium import PROGRAM, Browser, browser
 from tests.reports.documents import hostile, sample, with_baseline
 
@@ -33,7 +33,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def show(chromium: Browser, tmp_path: Path, document: dict[str, Any]) -> None:
     page = tmp_path / "matrix.html"
-    page.write_text(html.render(document), encoding="utf-8")
+    page.write_text(render("html", "matrix", document, Target()), encoding="utf-8")
     chromium.open(page)
 
 
@@ -140,7 +140,10 @@ def test_the_page_asks_for_nothing_and_runs_nothing(
 def test_the_policy_stops_what_escaping_might_miss(chromium: Browser, tmp_path: Path) -> None:
     page = tmp_path / "matrix.html"
     added = "<script>hacked=1</script><img src='x' onerror='hacked=1'><p style='color: red' id=p>"
-    page.write_text(html.render(sample()).replace("</main>", f"{added}</main>"), encoding="utf-8")
+    page.write_text(
+        render("html", "matrix", sample(), Target()).replace("</main>", f"{added}</main>"),
+        encoding="utf-8",
+    )
     chromium.open(page)
     assert chromium.value("typeof hacked") == "undefined"
     assert (

@@ -7,24 +7,26 @@ import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from io import StringIO
-from typing import Any
+from typing import IO, Any
 from xml.etree import ElementTree
 
 import pytest
 from markdown_it import MarkdownIt
 
-from sgl_npu_patch.reports import github, html, junit, markdown, matrix_text, sarif
+from sgl_npu_patch.reports import formats
+from sgl_npu_patch.reports.formats import Target
 from sgl_npu_patch.reports.plain import visible
 from tests.reports.documents import HOSTILE, hostile, judged, matrix, sample, with_baseline
 
 Document = dict[str, Any]
 Verdicts = dict[tuple[str, str], str]
 
-RENDERERS: dict[str, Callable[[Document], str]] = {
-    module.__name__.rpartition(".")[2]: module.render
-    for module in (github, html, junit, markdown, matrix_text, sarif)
-}
 
+def render(form: str, document: Document, stream: IO[str] | None = None) -> str:
+    return formats.render(form, "matrix", document, Target(stream))
+
+
+FORMS = [form for form in formats.formats_of("matrix") if form != "json"]
 
 _ANSI = re.compile(r"\x1b\[[\d;]*m")
 
@@ -169,9 +171,10 @@ def of_html(text: str) -> Verdicts:
 def of_sarif(text: str) -> set[tuple[str, str]]:
     (run,) = json.loads(text)["runs"]
     return {
-        (name, _trouble(result["ruleId"]))
+        (name, trouble)
         for result in run["results"]
         for name in result["properties"]["trees"]
+        for trouble in _troubles(result["ruleId"])
     }
 
 
@@ -182,12 +185,14 @@ def of_github(text: str) -> set[tuple[str, str]]:
         if "new since" not in properties["title"] and "\n" in message:
             assert level in ("error", "notice")
             names = [each[3:] for each in message.split("\n") if each.startswith("in ")]
-            found |= {(name, _trouble(properties["title"])) for name in names}
+            found |= {(name, each) for name in names for each in _troubles(properties["title"])}
     return found
 
 
-def _trouble(title: str) -> str:
-    return "" if title == "not judged" else title.rpartition(" ")[2]
+def _troubles(title: str) -> list[str]:
+    if title == "not judged":
+        return [""]
+    return title.removeprefix("conflict in ").removeprefix("failed check ").split(", ")
 
 
 def _command(line: str) -> tuple[str, dict[str, str], str]:
@@ -208,7 +213,7 @@ STATUSES: dict[str, Callable[[str], Verdicts]] = {
     "html": of_html,
     "junit": of_junit,
     "markdown": of_markdown,
-    "matrix_text": of_text,
+    "text": of_text,
 }
 TROUBLES: dict[str, Callable[[str], set[tuple[str, str]]]] = {
     "github": of_github,
@@ -219,7 +224,7 @@ TROUBLES: dict[str, Callable[[str], set[tuple[str, str]]]] = {
 @pytest.mark.parametrize("document", [sample(), with_baseline()], ids=["alone", "baseline"])
 @pytest.mark.parametrize("form", STATUSES)
 def test_statuses_agree(form: str, document: Document) -> None:
-    assert STATUSES[form](RENDERERS[form](document)) == expected(document)
+    assert STATUSES[form](render(form, document)) == expected(document)
 
 
 @pytest.mark.parametrize("form", ["html", "junit", "markdown"])
@@ -228,27 +233,27 @@ def test_statuses_agree_whatever_trees_are_called(form: str) -> None:
     if form == "markdown":
         # A cell would end at a bar.
         wanted = {(name.replace("|", "\\x7c"), seam): said for (name, seam), said in wanted.items()}
-    assert STATUSES[form](RENDERERS[form](hostile())) == wanted
+    assert STATUSES[form](render(form, hostile())) == wanted
 
 
 @pytest.mark.parametrize("document", [sample(), with_baseline(), hostile()])
 @pytest.mark.parametrize("form", TROUBLES)
 def test_troubles_agree(form: str, document: Document) -> None:
-    assert TROUBLES[form](RENDERERS[form](document)) == troubles(document)
+    assert TROUBLES[form](render(form, document)) == troubles(document)
 
 
 def test_a_narrow_terminal_gets_the_table_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.setenv("TERM", "xterm")
-    printed = _ANSI.sub("", matrix_text.render(sample(), Terminal()))
-    assert max(map(len, printed.split("\n* outdated")[0].split("\n")[1:])) <= 50
+    printed = _ANSI.sub("", render("text", sample(), Terminal()))
+    assert max(map(len, printed.split("\npending: ")[0].split("\n")[1:])) <= 50
     assert of_text(printed) == expected(sample())
 
 
 def test_the_table_of_all_releases_fits_on_a_screen() -> None:
     names = [f"0.5.{number}.post1" for number in range(41)]
     one = judged("")
-    printed = matrix_text.render(matrix(*({**one, "name": name} for name in names)))
+    printed = render("text", matrix(*({**one, "name": name} for name in names)))
     table = printed.split("\n\n")[1].rstrip().split("\n")
     assert len(table) == len(names) + 2
     assert max(map(len, table)) <= 120
@@ -258,30 +263,30 @@ def test_text_has_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    coloured = matrix_text.render(sample(), Terminal())
+    coloured = render("text", sample(), Terminal())
     assert "\x1b[" in coloured
-    plain = matrix_text.render(sample())
+    plain = render("text", sample())
     assert "\x1b" not in plain
     assert _ANSI.sub("", coloured).split() == plain.split()
 
 
-@pytest.mark.parametrize("render", [*RENDERERS.values()], ids=[*RENDERERS])
-def test_foreign_text_stays_text(render: Callable[[Document], str]) -> None:
-    rendered = render(hostile())
+@pytest.mark.parametrize("form", FORMS)
+def test_foreign_text_stays_text(form: str) -> None:
+    rendered = render(form, hostile())
     rendered.encode("utf-8")
     assert not [c for c in rendered if c != "\n" and visible(c, "\t") != c]
 
 
 def test_hostile_text_is_no_markup_on_the_page() -> None:
-    page = Page(html.render(hostile()))
-    clean = Page(html.render(with_baseline()))
+    page = Page(render("html", hostile()))
+    clean = Page(render("html", with_baseline()))
     assert page.tags == clean.tags
     assert page.attributes == clean.attributes
     assert "script" not in page.tags
     assert not [
         name for name in page.attributes if name.startswith("on") or name in ("src", "href")
     ]
-    assert "{{ 7 * 7 }}" in html.render(hostile())
+    assert "{{ 7 * 7 }}" in render("html", hostile())
 
 
 def test_hostile_text_is_only_code_in_markdown() -> None:
@@ -289,7 +294,7 @@ def test_hostile_text_is_only_code_in_markdown() -> None:
     allowed = re.compile(
         r"<details><summary>[^<>]*(<code>[^<>]*</code>)?[^<>]*</summary>\n?|</details>\n?"
     )
-    for token in parser.parse(markdown.render(hostile())):
+    for token in parser.parse(render("markdown", hostile())):
         if token.type == "html_block":
             assert allowed.fullmatch(token.content), token.content
         for child in token.children or ():
@@ -299,16 +304,16 @@ def test_hostile_text_is_only_code_in_markdown() -> None:
 
 
 def test_hostile_text_is_no_command_to_a_server() -> None:
-    for line in github.render(hostile()).splitlines():
+    for line in render("github", hostile()).splitlines():
         assert "hacked" not in _command(line)[1]["title"]
         assert not [value for value in _command(line)[1].values() if "\n" in value]
-    for line in matrix_text.render(hostile()).split("\n"):
+    for line in render("text", hostile()).split("\n"):
         assert not line.lstrip().startswith("::")
         assert "##[" not in line
 
 
 def test_annotations_point_at_the_place() -> None:
-    level, properties, message = _command(github.render(sample()).splitlines()[0])
+    level, properties, message = _command(render("github", sample()).splitlines()[0])
     assert level == "error"
     assert properties == {
         "file": "sglang/srt/layers/sampler.py",
@@ -319,33 +324,33 @@ def test_annotations_point_at_the_place() -> None:
 
 
 def test_the_same_trouble_in_two_trees_is_told_once() -> None:
-    for render in RENDERERS.values():
-        if render not in (html.render, junit.render):
-            assert render(sample()).count("resolve device_dispatch first") == 1
+    for form in FORMS:
+        if form not in ("html", "junit"):
+            assert render(form, sample()).count("resolve device_dispatch first") == 1
 
 
 def test_conflicts_in_other_lines_are_the_same() -> None:
     document = sample()
     site = document["results"][4]["outcomes"][3]["evidence"]["where"][0]
     site["line"] += 100
-    printed = matrix_text.render(document)
+    printed = render("text", document)
     assert "conflict in device_dispatch on main, release/fork\n" in printed
     document["results"][4]["outcomes"][3]["evidence"]["found"] = "another"
-    assert "conflict in device_dispatch on release/fork\n" in matrix_text.render(document)
+    assert "conflict in device_dispatch on release/fork\n" in render("text", document)
 
 
 def test_all_of_a_tree_is_news_that_the_baseline_has_not() -> None:
     document = with_baseline()
     remark = "withheld: backend_lists on v0.5.9"
-    assert remark not in matrix_text.render(document)
+    assert remark not in render("text", document)
     document["changes"].append(
         {"name": "v0.5.9", "seam": "", "before": "missing", "after": "judged"}
     )
-    assert remark in matrix_text.render(document)
+    assert remark in render("text", document)
 
 
 def test_what_the_baseline_has_is_no_error() -> None:
-    levels = [_command(line) for line in github.render(with_baseline()).splitlines()]
+    levels = [_command(line) for line in render("github", with_baseline()).splitlines()]
     errors = [properties["title"] for level, properties, _ in levels if level == "error"]
     assert errors == [
         "new since the baseline",
@@ -353,7 +358,7 @@ def test_what_the_baseline_has_is_no_error() -> None:
         "failed check sampler.draws",
         "conflict in device_dispatch",
     ]
-    root = ElementTree.fromstring(junit.render(with_baseline()))  # noqa: S314  # our own output
+    root = ElementTree.fromstring(render("junit", with_baseline()))  # noqa: S314  # our own output
     failed = {
         (suite.attrib["name"], case.attrib["name"])
         for suite in root
@@ -364,7 +369,7 @@ def test_what_the_baseline_has_is_no_error() -> None:
     skipped = [each.attrib["type"] for each in root.iter("skipped")]
     assert skipped.count("conflict") == 3
     assert skipped.count("not judged") == 1
-    (run,) = json.loads(sarif.render(with_baseline()))["runs"]
+    (run,) = json.loads(render("sarif", with_baseline()))["runs"]
     assert [result["level"] for result in run["results"]] == [
         "error",
         "error",
@@ -374,15 +379,13 @@ def test_what_the_baseline_has_is_no_error() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "render", [markdown.render, matrix_text.render, html.render, github.render]
-)
-def test_news_name_the_upstream_commit(render: Callable[[Document], str]) -> None:
-    rendered = render(with_baseline())
+@pytest.mark.parametrize("form", ["markdown", "text", "html", "github"])
+def test_news_name_the_upstream_commit(form: str) -> None:
+    rendered = render(form, with_baseline())
     assert "0123456789ab" in rendered
     # A narrow report folds it.
     assert "Move the dispatch elsewhere" in " ".join(rendered.split())
-    assert "0123456789ab" not in render(sample())
+    assert "0123456789ab" not in render(form, sample())
 
 
 def test_every_change_fails_a_test_case_and_is_an_error() -> None:
@@ -390,9 +393,9 @@ def test_every_change_fails_a_test_case_and_is_an_error() -> None:
     document = with_baseline()
     for name, key in (("v0.5.13", ""), ("v0.5.9", "check sampler.gone"), ("v0.5.9", "sampler")):
         document["changes"].append({"name": name, "seam": key, "before": "missing", "after": "x"})
-    root = ElementTree.fromstring(junit.render(document))  # noqa: S314  # our own output
+    root = ElementTree.fromstring(render("junit", document))  # noqa: S314  # our own output
     told = [failure.attrib["message"] for failure in root.iter("failure")]
-    levels = [_command(line) for line in github.render(document).splitlines()]
+    levels = [_command(line) for line in render("github", document).splitlines()]
     errors = [message for level, _, message in levels if level == "error"]
     for change in document["changes"]:
         said = f"{change['seam'] or 'tree'} on {change['name']}: {change['before']} before"
@@ -401,8 +404,8 @@ def test_every_change_fails_a_test_case_and_is_an_error() -> None:
 
 
 def test_no_tree_at_all_can_be_reported() -> None:
-    for render in RENDERERS.values():
-        assert "0 trees" in render(matrix()) or render in (junit.render, sarif.render)
+    for form in FORMS:
+        assert "0 trees" in render(form, matrix()) or form in ("junit", "sarif")
 
 
 def test_escapes_show_what_was_there() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +12,10 @@ import sarif_pydantic
 import xmlschema
 from jsonschema import Draft202012Validator
 
-from sgl_npu_patch.reports import junit, sarif
-from sgl_npu_patch.reports.document import render_json, render_rows
-from tests.reports.documents import CHECKS, hostile, matrix, sample, with_baseline
+from sgl_npu_patch.reports.codec import check_documents
+from sgl_npu_patch.reports.formats import Kind, Target
+from sgl_npu_patch.reports.formats import render as render_as
+from tests.reports.documents import CHECKS, hostile, judged, matrix, sample, with_baseline
 from tests.upstream.program import program
 from tests.upstream.releases import release_tree
 
@@ -22,12 +23,19 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
 JUNIT = xmlschema.XMLSchema(str(Path(__file__).parent / "junit.xsd"))
 
+CHECKED = {**judged("tree"), "checks": check_documents(CHECKS)}
 DOCUMENTS = {
     "nothing": matrix(),
     "sample": sample(),
     "baseline": with_baseline(),
     "hostile": hostile(),
 }
+
+
+def render(form: str, document: object, kind: Kind = "matrix") -> str:
+    return render_as(form, kind, document, Target())
+
+
 each = pytest.mark.parametrize("document", [*DOCUMENTS.values()], ids=[*DOCUMENTS])
 
 
@@ -62,8 +70,8 @@ def test_the_schema_is_one() -> None:
 
 @each
 def test_json(document: dict[str, Any]) -> None:
-    check(json.loads(render_json(document)), "matrix")
-    assert json.loads(render_rows(document)) == json.loads(render_json(document))
+    check(json.loads(render("json", document)), "matrix")
+    assert json.loads(render("json", document)) == json.loads(json.dumps(document))
 
 
 @pytest.mark.parametrize("version", ["0.5.3rc2", "0.5.12.post1", "0.5.23"])
@@ -92,27 +100,27 @@ def test_json_of_checks_and_seams() -> None:
     ],
 )
 def test_the_schema_refuses_what_is_wrong(spoil: Any) -> None:
-    document = json.loads(render_json(sample()))
+    document = json.loads(json.dumps(sample()))
     spoil(document)
     assert not Draft202012Validator(SCHEMA).is_valid(document)
 
 
 @each
 def test_junit(document: dict[str, Any]) -> None:
-    JUNIT.validate(junit.render(document))
+    JUNIT.validate(render("junit", document))
 
 
 def test_junit_of_checks() -> None:
-    JUNIT.validate(junit.render_junit(CHECKS, "tree"))
+    JUNIT.validate(render("junit", CHECKED, "checks"))
 
 
 @each
 def test_sarif(document: dict[str, Any]) -> None:
-    check_sarif(sarif.render(document))
+    check_sarif(render("sarif", document))
 
 
 def test_sarif_of_checks() -> None:
-    check_sarif(sarif.render_sarif(CHECKS, PurePosixPath("fork")))
+    check_sarif(render("sarif", CHECKED, "checks"))
 
 
 def check_sarif(rendered: str) -> None:

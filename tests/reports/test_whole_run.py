@@ -84,7 +84,7 @@ def test_news_are_in_every_form(repository: Path, tmp_path: Path) -> None:
     for name in ("text", "markdown", "github", "html"):
         assert commit in files[name].read_text(encoding="utf-8"), name
     for name in ("junit", "github"):
-        assert "device_dispatch on t2: applied before" in files[name].read_text(encoding="utf-8")
+        assert "device_dispatch on t2: pending before" in files[name].read_text(encoding="utf-8")
 
 
 def test_bisect_is_described_too(repository: Path) -> None:

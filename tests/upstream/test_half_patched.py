@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.reports.text import evidence_lines
+from sgl_npu_patch.reports.conflicts import evidence_lines
 from tests.upstream.behaviour import check_behaviour
 from tests.upstream.edited import (
     COMMON,
@@ -40,7 +40,7 @@ def test_a_refusal_says_what_stands_in_the_way(tree: tuple[Fixture, Files, Plan]
     for outcome in plan.conflicts:
         assert outcome.evidence is not None
         assert outcome.evidence.where
-        printed = " ".join(" ".join(evidence_lines(outcome.seam, outcome.evidence)).split())
+        printed = " ".join(" ".join(evidence_lines(outcome.evidence)).split())
         assert chosen.refused[outcome.seam] in printed
     assert bool(plan.changes.changes) is (
         not plan.conflicts and "pending" in {*statuses(plan).values()}

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from sgl_npu_patch.reports import html
+from sgl_npu_patch.reports.formats import Target, render
 from sgl_npu_patch.reports.hunks import seam_diff
-from sgl_npu_patch.reports.matrix_document import read_matrix
+from sgl_npu_patch.reports.matrix import read_matrix
 from tests.reports.documents import matrix
 from tests.upstream.program import program
 from tests.upstream.releases import release_tree
@@ -26,7 +26,7 @@ def test_every_hunk_belongs_to_a_seam_that_is_applied(version: str) -> None:
     parts = [seam_diff(tree.diff, outcome.sites) for outcome in applied]
     assert all(parts)
     assert {hunk for part in parts for hunk in hunks(part)} == hunks(source)
-    shown = html.render(document)
+    shown = render("html", "matrix", document, Target())
     assert shown.count('<details class="diff"') == len(parts)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.plan import Plan
-from sgl_npu_patch.reports.text import evidence_lines
+from sgl_npu_patch.reports.conflicts import evidence_lines
 from tests.upstream.behaviour import check_behaviour
 from tests.upstream.edited import (
     OPS,
@@ -52,7 +52,7 @@ def path(module: str) -> str:
 def printed(plan: Plan, seam: str) -> str:
     (outcome,) = (each for each in plan.conflicts if each.seam == seam)
     assert outcome.evidence is not None
-    return " ".join(" ".join(evidence_lines(seam, outcome.evidence)).split())
+    return " ".join(" ".join(evidence_lines(outcome.evidence)).split())
 
 
 @pytest.mark.parametrize("older", [MODULES, MODULES[:1], MODULES[1:]], ids="+".join)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sgl_npu_patch.audit.scan import Call
-from sgl_npu_patch.reports.baseline_file import SCHEMA, read_baseline, write_baseline
+from sgl_npu_patch.baseline_file import SCHEMA, read_baseline, write_baseline
+from sgl_npu_patch.engine.trees.directory import SourceTree
 
 Key = tuple[str, str, str]
 """Path below the package, symbol and operator: lines move."""
@@ -27,6 +28,14 @@ class Row:
     def is_finding(self) -> bool:
         """Tell whether the call may depend on the batch, and nothing replaces it."""
         return not self.call.covered
+
+
+def keyed(calls: Iterable[Call], tree: SourceTree) -> list[tuple[Call, Key]]:
+    """Pair calls with their keys."""
+    return [
+        (call, (call.site.path.relative_to(tree.package).as_posix(), call.site.symbol, call.name))
+        for call in calls
+    ]
 
 
 def compare(calls: Sequence[tuple[Call, Key]], known: Mapping[Key, int]) -> list[Row]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sgl_npu_patch.baseline_file import SCHEMA, read_baseline, write_baseline
 from sgl_npu_patch.matrix.selection import by_version
-from sgl_npu_patch.reports.baseline_file import SCHEMA, read_baseline, write_baseline
 
 REFUSED, JUDGED, MISSING = "refused", "judged", "missing"
 _CHECK = "check "

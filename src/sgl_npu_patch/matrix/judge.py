@@ -30,7 +30,7 @@ from sgl_npu_patch.engine.trees.repository import Repository, open_repository
 from sgl_npu_patch.engine.trees.revision import GitTree
 from sgl_npu_patch.engine.trees.version import stated_version
 from sgl_npu_patch.matrix.selection import Wanted
-from sgl_npu_patch.reports.document import NOT_JUDGED, header
+from sgl_npu_patch.reports.codec import NOT_JUDGED, header
 
 Checks = Literal["", "static", "verify"]
 _SWITCH = 0.0005
@@ -236,7 +236,7 @@ class Compute:
         from sgl_npu_patch.codemods import SERIES
         from sgl_npu_patch.engine.overlay import Cache, Overlay
         from sgl_npu_patch.engine.plan import make_plan
-        from sgl_npu_patch.reports.document import plan_document
+        from sgl_npu_patch.reports.codec import plan_document
 
         self.derived[:] = [self.derived[0].for_another_tree() if self.derived else Cache()]
         plan = make_plan(Overlay(tree, self.derived[0]), SERIES)
@@ -252,7 +252,7 @@ class Compute:
         if plan.conflicts:
             return found, True
         from sgl_npu_patch.matrix.patched import patched
-        from sgl_npu_patch.reports.checks import check_documents
+        from sgl_npu_patch.reports.codec import check_documents
         from sgl_npu_patch.verify.run import verify
 
         static_only = self.options.checks == "static"

@@ -13,7 +13,7 @@ from sgl_npu_patch.engine.store import Store, user_folder
 from sgl_npu_patch.matrix.judge import ANSWERS, Judge, Judged, load_ahead
 from sgl_npu_patch.matrix.neighbours import Neighbours
 from sgl_npu_patch.matrix.selection import Wanted
-from sgl_npu_patch.reports.document import header
+from sgl_npu_patch.reports.codec import header
 
 Progress = Callable[[int], None]
 _AT_ONCE = 500

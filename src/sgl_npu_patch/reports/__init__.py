@@ -1,1 +1,1 @@
-"""Print a plan as text, JSON or a unified diff."""
+"""Print documents: formats.py knows every format, codec.py every document."""

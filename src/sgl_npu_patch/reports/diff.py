@@ -13,7 +13,7 @@ _NO_NEWLINE = b"\\ No newline at end of file\n"
 
 
 def render_diff(changes: ChangeSet, prefix: PurePosixPath) -> bytes:
-    """Give the diff of all files, in path order.
+    """Return the diff of all files, in path order.
 
     Args:
         prefix: where the tree's root stands below the directory that the diff is applied in.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sgl_npu_patch.reports.matrix_document import Document, headline, read_matrix, remarks
+from sgl_npu_patch.reports.codec import Document
+from sgl_npu_patch.reports.formats import Target
+from sgl_npu_patch.reports.matrix import headline, read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
 
 
-def render(document: Document) -> str:
-    """Give one annotation a trouble, and one that counts.
+def render(document: Document, target: Target) -> str:
+    """Return one annotation a trouble, and one that counts.
 
     GitHub shows ten errors of a step and hides the rest, so the same trouble in several trees is
     one annotation. What the baseline has is a notice.

@@ -13,27 +13,19 @@ from dataclasses import dataclass, replace
 from importlib import resources
 
 from sgl_npu_patch.engine.model import Outcome
-from sgl_npu_patch.reports.checks import by_seam
+from sgl_npu_patch.reports.checks_text import SERIES, by_seam
+from sgl_npu_patch.reports.codec import Document, Tree
+from sgl_npu_patch.reports.formats import Target
 from sgl_npu_patch.reports.hunks import seam_diff
-from sgl_npu_patch.reports.matrix_document import (
-    Document,
-    Matrix,
-    Tree,
-    headline,
-    named,
-    read_matrix,
-    remarks,
-    said,
-)
+from sgl_npu_patch.reports.matrix import Matrix, headline, named, read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
+from sgl_npu_patch.reports.statuses import legend, said
 from sgl_npu_patch.verify.results import Result
-
-_SERIES = "series"
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """Hold what one cell says and opens.
+    """What one cell says and opens.
 
     Attributes:
         kind: the status, which the style colours, or "failed" where a check fails.
@@ -55,7 +47,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Hold what cells open, once for all trees of which it says the same."""
+    """A popover shared by all cells with the same content."""
 
     id: str
     cell: _Cell
@@ -69,8 +61,8 @@ class _Row:
     cells: tuple[_Opened | None, ...]
 
 
-def render(document: Document) -> str:
-    """Give the page: what deserves a sentence, and the table of trees by seams."""
+def render(document: Document, target: Target) -> str:
+    """Return the page: what deserves a sentence, and the table of trees by seams."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -93,6 +85,7 @@ def render(document: Document) -> str:
     return environment.from_string(_packaged("matrix.html.j2")).render(
         matrix=matrix,
         headline=headline(matrix),
+        legend=legend(outcome for tree in matrix.trees for outcome in tree.outcomes),
         remarks=remarks(matrix),
         columns=columns,
         rows=rows,
@@ -110,7 +103,7 @@ def _packaged(name: str) -> str:
 def _columns(matrix: Matrix) -> tuple[str, ...]:
     """List the seams, and a column more for checks of no seam alone."""
     alone = any(not result.seam for tree in matrix.trees for result in tree.results)
-    return (*matrix.seams, *([_SERIES] if alone else ()))
+    return (*matrix.seams, *([SERIES] if alone else ()))
 
 
 def _row(

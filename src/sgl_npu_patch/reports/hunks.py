@@ -11,7 +11,7 @@ _OLD_RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? ")
 
 
 def seam_diff(diff: str, sites: Sequence[Site]) -> str:
-    """Give the hunks that touch one of these places, with the heads of their files."""
+    """Return the hunks that touch one of these places, with the heads of their files."""
     files = re.split(r"^(?=diff --git )", diff, flags=re.MULTILINE)
     return "".join(_file(file, sites) for file in files if file)
 

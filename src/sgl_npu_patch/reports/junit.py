@@ -6,33 +6,33 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sgl_npu_patch.engine.model import Outcome
-from sgl_npu_patch.reports.checks import by_seam, failure_lines
-from sgl_npu_patch.reports.matrix_document import Document, Matrix, Tree, read_matrix, said
+from sgl_npu_patch.reports import conflicts
+from sgl_npu_patch.reports.checks_text import by_seam, failure_lines
+from sgl_npu_patch.reports.codec import Document, Tree, read_tree
+from sgl_npu_patch.reports.formats import Target
+from sgl_npu_patch.reports.matrix import Matrix, read_matrix
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.reports.text import evidence_lines
+from sgl_npu_patch.reports.statuses import said
 from sgl_npu_patch.verify.results import Result
 
 if TYPE_CHECKING:
     from junitparser import TestCase, TestSuite
 
 
-def render_junit(results: Sequence[Result], name: str) -> str:
-    """Give one test suite a seam and one test case a check.
-
-    Args:
-        name: names the tree.
-    """
+def render_checks(document: Document, target: Target) -> str:
+    """Return one test suite a seam and one test case a check."""
+    tree = read_tree(document)
     return _document(
-        name,
+        f"sgl-npu-patch verify {tree.place}",
         [
             _suite(seam, [_check(result, f"sgl_npu_patch.{seam}") for result in group])
-            for seam, group in by_seam(results)
+            for seam, group in by_seam(tree.results)
         ],
     )
 
 
-def render(document: Document) -> str:
-    """Give one test suite a tree of `matrix`, and one test case a seam and a check.
+def render_matrix(document: Document, target: Target) -> str:
+    """Return one test suite a tree of `matrix`, and one test case a seam and a check.
 
     A conflict that the baseline has is skipped; what differs from the baseline fails.
     """
@@ -47,7 +47,7 @@ def _document(name: str, suites: Sequence[TestSuite]) -> str:
     for suite in suites:
         document.add_testsuite(suite)
     document.update_statistics()
-    return str(document.tostring().decode("utf-8"))
+    return f"{document.tostring().decode('utf-8').rstrip()}\n"
 
 
 def _suite(name: str, cases: Sequence[TestCase]) -> TestSuite:
@@ -88,7 +88,8 @@ def _seam(tree: Tree, outcome: Outcome, known: bool, news: str) -> TestCase:
     if news or (outcome.status == "conflict" and not known):
         end = Failure(_plain(f"{told}; {news}" if news else told), outcome.status)
         if outcome.evidence is not None:
-            end.text = _plain("\n".join(evidence_lines(outcome.seam, outcome.evidence)))
+            lines = [conflicts.title([outcome.seam]), *conflicts.evidence_lines(outcome.evidence)]
+            end.text = _plain("\n".join(lines))
     elif outcome.status in ("conflict", "withheld", "not-needed"):
         end = Skipped(_plain(told), outcome.status)
     case = _case(outcome.seam, tree.name, end)

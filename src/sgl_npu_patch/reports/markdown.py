@@ -6,21 +6,15 @@ import re
 from collections.abc import Iterator
 from html import escape
 
-from sgl_npu_patch.reports.matrix_document import (
-    Document,
-    Matrix,
-    Tree,
-    checks_said,
-    headline,
-    read_matrix,
-    remarks,
-    said,
-)
+from sgl_npu_patch.reports.codec import Document, Tree
+from sgl_npu_patch.reports.formats import Target
+from sgl_npu_patch.reports.matrix import Matrix, checks_said, headline, read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
+from sgl_npu_patch.reports.statuses import legend, said
 
 
-def render(document: Document) -> str:
-    """Give what is new, the table, and each remark behind a line that opens it.
+def render(document: Document, target: Target) -> str:
+    """Return what is new, the table, and each remark behind a line that opens it.
 
     Foreign text stands in code only, where nothing is markup, a mention or a link.
     """
@@ -37,7 +31,7 @@ def render(document: Document) -> str:
 
 
 def _folded(title: str, text: str, language: str) -> list[str]:
-    """Give a block behind a line that opens it; the title is HTML."""
+    """Return a block behind a line that opens it; the title is HTML."""
     shown = visible(text, "\n\t")
     fence = "`" * max(3, _longest_run(shown) + 1)
     block = [f"{fence}{language}", shown.rstrip("\n"), fence]
@@ -66,6 +60,8 @@ def _table(matrix: Matrix) -> Iterator[str]:
     for tree in matrix.trees:
         cells = "".join(f" {_status(tree, column)} |" for column in columns)
         yield f"| {_cell(tree.name)} |{cells}"
+    yield ""
+    yield legend(outcome for tree in matrix.trees for outcome in tree.outcomes)
 
 
 def _status(tree: Tree, column: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from itertools import groupby
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from sgl_npu_patch.reports.matrix_document import (
-    Document,
+from sgl_npu_patch.reports.codec import Document, Tree
+from sgl_npu_patch.reports.console import paragraph, printed
+from sgl_npu_patch.reports.formats import Target
+from sgl_npu_patch.reports.matrix import (
     Matrix,
-    Tree,
     checks_said,
     headline,
     named,
@@ -19,7 +19,7 @@ from sgl_npu_patch.reports.matrix_document import (
     remarks,
 )
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.reports.text import STYLES, console_for, paragraph
+from sgl_npu_patch.reports.statuses import STYLES, legend
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,23 +33,22 @@ _FOLDED = 10
 """Columns of a heading that stays on one line: the longest status has as many."""
 
 
-def render(document: Document, stream: IO[str] | None = None) -> str:
-    """Give the table, then what deserves a sentence, each remark once for all its trees.
+def render(document: Document, target: Target) -> str:
+    """Return the table, then what deserves a sentence, each remark once for all its trees.
 
-    Args:
-        stream: where it will be printed. On a terminal there is colour, and a table that is wider
-            is printed in parts.
+    On a terminal, a table that is wider is printed in parts.
     """
-    from rich.text import Text
-
     matrix = read_matrix(document)
-    console = console_for(stream or StringIO())
-    with console.capture() as printed:
+
+    def show(console: Console) -> None:
+        from rich.text import Text
+
         console.print(Text(headline(matrix)))
         _print_tables(matrix, console)
-        for line in _remark_lines(matrix):
+        for line in (*_legend(matrix), *_remark_lines(matrix)):
             console.print(Text(visible(line)), soft_wrap=True)
-    return "\n".join(_inert(line.rstrip()) for line in printed.get().split("\n"))
+
+    return "\n".join(_inert(line) for line in printed(target.stream, show).split("\n"))
 
 
 def _inert(line: str) -> str:
@@ -63,33 +62,36 @@ def _print_tables(matrix: Matrix, console: Console) -> None:
 
     rows = list(_rows(matrix))
     left = max(len(name) for name in ("tree", *(name for name, _ in rows)))
-    marked = False
     for part in _parts(matrix, rows, console.width - left):
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
         for title in ("tree", *map(_heading, part)):
             table.add_column(title, overflow="fold", vertical="bottom", no_wrap=True)
         for name, tree in rows:
             cells = [Text(_word(tree, column), style=_style(tree, column)) for column in part]
-            marked = marked or any(cell.plain.endswith(_MARK) for cell in cells)
             table.add_row(Text(name), *cells)
         console.print()
         console.print(table)
-    if marked:
-        console.print(Text(f"\n{_MARK} outdated, or with gaps"))
+
+
+def _legend(matrix: Matrix) -> Iterator[str]:
+    told = legend((outcome for tree in matrix.trees for outcome in tree.outcomes), _MARK)
+    if told:
+        yield ""
+        yield from paragraph(told)
 
 
 def _rows(matrix: Matrix) -> Iterator[tuple[str, Tree]]:
-    """Pair each tree with its name; neighbours in a range that are alike are one row."""
-    for _, alike in groupby(matrix.trees, _alike):
-        first, *others = alike
+    """Pair each tree with its name; adjacent commits of a range that say the same are one row."""
+    for _, group in groupby(matrix.trees, _row_key):
+        first, *others = group
         if len(others) < _FEW:
             yield from ((tree.name, tree) for tree in (first, *others))
         else:
             yield f"{first.name} to {others[-1].name}, {len(others) + 1} commits", first
 
 
-def _alike(tree: Tree) -> tuple[object, ...]:
-    """Give what the rows of two commits of a range have in common if they say the same."""
+def _row_key(tree: Tree) -> tuple[object, ...]:
+    """Return what the rows of two commits of a range have in common if they say the same."""
     commit = tree.revision.startswith(tree.name)
     return ("" if commit else tree.name, tree.error, tree.outcomes, tree.results)
 
@@ -128,7 +130,8 @@ def _word(tree: Tree, column: str) -> str:
 def _style(tree: Tree, column: str) -> str:
     if column == _CHECKS:
         return "bold red" if tree.failures else "green"
-    return STYLES.get(_word(tree, column).rstrip(_MARK), "")
+    outcome = tree.outcome(column)
+    return "" if outcome is None else STYLES[outcome.status]
 
 
 def _remark_lines(matrix: Matrix) -> Iterator[str]:

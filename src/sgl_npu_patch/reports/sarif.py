@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,15 @@ from urllib.parse import quote
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.reports.checks import failure_lines
-from sgl_npu_patch.reports.matrix_document import Document, read_matrix, remarks
+from sgl_npu_patch.reports.checks_text import failure_lines
+from sgl_npu_patch.reports.codec import Document, read_site, read_tree
+from sgl_npu_patch.reports.formats import Target
+from sgl_npu_patch.reports.matrix import read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.verify.results import Result, Verdict
 
 if TYPE_CHECKING:
     import sarif_pydantic as sarif
-
-    from sgl_npu_patch.audit.baseline import Row
 
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -30,22 +30,21 @@ _KINDS: Mapping[Verdict, str] = {
 }
 
 
-def render_sarif(results: Sequence[Result], prefix: PurePosixPath) -> str:
-    """Give one rule and one result a check.
+def render_checks(document: Document, target: Target) -> str:
+    """Return one rule and one result a check.
 
-    Args:
-        prefix: where the tree's root stands below that of its repository, to which code hosts
-            take paths as relative.
+    Code hosts take paths as relative to the root of the repository.
     """
+    results = read_tree(document).results
     rules = {
         result.id: _rule(result.id, result.meaning, seam=result.seam, kind=result.kind)
         for result in results
     }
-    return _document(rules, (_check(result, prefix) for result in results))
+    return _document(rules, (_check(result, target.prefix) for result in results))
 
 
-def render(document: Document) -> str:
-    """Give one rule a kind of trouble, and one result whatever is to be acted on in a `matrix`.
+def render_matrix(document: Document, target: Target) -> str:
+    """Return one rule a kind of trouble, and one result whatever is to be acted on in a `matrix`.
 
     The same trouble in several trees is one result that names them all; what the baseline has is
     a note.
@@ -71,36 +70,33 @@ def render(document: Document) -> str:
     )
 
 
-def render_audit(rows: Sequence[Row], prefix: PurePosixPath) -> str:
-    """Give one rule an operator and one result a call of it; what the baseline has is a note."""
-    import sarif_pydantic as sarif
-
+def render_audit(document: Document, target: Target) -> str:
+    """Return one rule an operator and one result a call of it; what the baseline has is a note."""
     rules = {
-        row.call.name: _rule(row.call.name, row.call.operator.why, seam=row.call.about)
-        for row in rows
+        call["operator"]: _rule(call["operator"], call["why"], seam=call["covered_by"] or "")
+        for call in document["calls"]
     }
-    return _document(
-        rules,
-        (
-            sarif.Result(
-                rule_id=row.call.name,
-                kind="fail" if row.is_finding else "pass",
-                level=_level(row),
-                message=_message(f"{row.call.name} is {row.call.verdict}: {row.call.operator.why}"),
-                locations=[_location(row.call.site, prefix)],
-                partial_fingerprints={"finding/v1": _fingerprint(*row.key)},
-            )
-            for row in rows
-        ),
-    )
+    return _document(rules, (_call(call, target) for call in document["calls"]))
 
 
-def _level(row: Row) -> sarif.Level:
+def _call(call: Mapping[str, Any], target: Target) -> sarif.Result:
     import sarif_pydantic as sarif
 
-    if not row.is_finding:
-        return sarif.Level.NONE
-    return sarif.Level.NOTE if row.known else sarif.Level.WARNING
+    name, site = call["operator"], read_site(call["site"])
+    level = sarif.Level.NONE
+    if call["finding"]:
+        level = sarif.Level.NOTE if call["known"] else sarif.Level.WARNING
+    package = target.tree.package if target.tree is not None else PurePosixPath()
+    # Neither lines, which move, nor where the package stands.
+    key = (site.path.relative_to(package).as_posix(), site.symbol, name)
+    return sarif.Result(
+        rule_id=name,
+        kind="fail" if call["finding"] else "pass",
+        level=level,
+        message=_message(f"{name} is {call['verdict']}: {call['why']}"),
+        locations=[_location(site, target.prefix)],
+        partial_fingerprints={"finding/v1": _fingerprint(*key)},
+    )
 
 
 def _document(
@@ -118,7 +114,7 @@ def _document(
         ],
     )
     document = sarif.Sarif(schema_uri=_SCHEMA, version="2.1.0", runs=[run])
-    return str(document.model_dump_json(by_alias=True, exclude_none=True, indent=2))
+    return f"{document.model_dump_json(by_alias=True, exclude_none=True, indent=2)}\n"
 
 
 def _rule(name: str, meaning: str, **properties: str) -> sarif.ReportingDescriptor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
@@ -12,11 +11,13 @@ import pytest
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.reports.checks import by_seam, check_documents, count, print_checks
-from sgl_npu_patch.reports.junit import render_junit
+from sgl_npu_patch.reports.checks_text import by_seam, count
+from sgl_npu_patch.reports.codec import tree_document
+from sgl_npu_patch.reports.formats import Target
+from sgl_npu_patch.reports.formats import render as render_as
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.reports.sarif import render_sarif
 from sgl_npu_patch.verify.results import Kind, Result, Verdict
+from tests.helpers import MemoryTree
 
 SITE = Site(PurePosixPath("python/sglang/srt/a b.py"), 7, "Sampler.forward")
 
@@ -56,16 +57,25 @@ RESULTS = (
 )
 
 
-def text() -> str:
-    stream = StringIO()
-    print_checks(RESULTS, "SGLang 1 in tree", stream)
-    return stream.getvalue()
+class InFork(Target):
+    """Stand for a tree below the root of its repository."""
+
+    @property
+    def prefix(self) -> PurePosixPath:
+        return PurePosixPath("fork")
+
+
+DOCUMENT = tree_document(MemoryTree({}, label="tree"), None, RESULTS)
+
+
+def render(form: str) -> str:
+    return render_as(form, "checks", DOCUMENT, InFork())
 
 
 def verdicts_of_text() -> dict[str, str]:
     words = {"pass": "pass", "FAIL": "fail", "n/a": "not-applicable"}
     found, seam = {}, ""
-    for line in text().partition("\nFAIL ")[0].splitlines():
+    for line in render("text").partition("\nFAIL ")[0].splitlines():
         if line and not line.startswith(" "):
             seam = line
         elif line:
@@ -75,7 +85,7 @@ def verdicts_of_text() -> dict[str, str]:
 
 
 def verdicts_of_junit() -> dict[str, str]:
-    root = ElementTree.fromstring(render_junit(RESULTS, "tree"))  # noqa: S314  # our own output
+    root = ElementTree.fromstring(render("junit"))  # noqa: S314  # our own output
     found = {}
     for case in root.iter("testcase"):
         tags = [child.tag for child in case]
@@ -86,7 +96,7 @@ def verdicts_of_junit() -> dict[str, str]:
 
 
 def verdicts_of_sarif() -> dict[str, str]:
-    (run,) = json.loads(render_sarif(RESULTS, PurePosixPath()))["runs"]
+    (run,) = json.loads(render("sarif"))["runs"]
     kinds = {"pass": "pass", "fail": "fail", "notApplicable": "not-applicable"}
     return {r["ruleId"]: kinds[r["kind"]] for r in run["results"]}
 
@@ -95,7 +105,7 @@ EXPECTED = {each.id: each.verdict for each in RESULTS}
 
 
 def test_json_holds_all_of_a_result() -> None:
-    documents = check_documents(RESULTS)
+    documents = DOCUMENT["checks"]
     assert {each["id"]: each["verdict"] for each in documents} == EXPECTED
     assert documents[1] == {
         "id": "sampler.draws",
@@ -130,8 +140,10 @@ def test_seams_in_the_order_in_which_they_come_first() -> None:
 
 
 def test_text_explains_each_failure() -> None:
-    printed = text()
-    assert printed.startswith("SGLang 1 in tree\n\nnpu_ops\n  pass  in_place: message of")
+    printed = render("text")
+    assert printed.startswith(
+        f"SGLang of unknown version in tree: {count(RESULTS)}\n\nnpu_ops\n  pass  in_place: "
+    )
     assert "  n/a   filters: withheld: unsafe\n" in printed
     assert printed.endswith(f"\n\n{count(RESULTS)}\n")
     assert count(RESULTS) == "2 passed, 2 failed, 1 not applicable"
@@ -159,9 +171,9 @@ FAIL npu_ops.rebinds
 
 
 def test_junit_has_the_usual_shape() -> None:
-    root = ElementTree.fromstring(render_junit(RESULTS, "tree"))  # noqa: S314  # our own output
+    root = ElementTree.fromstring(render("junit"))  # noqa: S314  # our own output
     assert root.tag == "testsuites"
-    assert root.attrib["name"] == "tree"
+    assert root.attrib["name"] == "sgl-npu-patch verify tree"
     counts = ("tests", "failures", "errors", "skipped")
     assert [root.attrib[name] for name in counts] == ["5", "2", "0", "1"]
     suites = list(root)
@@ -181,7 +193,7 @@ def test_junit_has_the_usual_shape() -> None:
 
 
 def test_sarif_has_what_the_standard_requires() -> None:
-    document = json.loads(render_sarif(RESULTS, PurePosixPath("fork")))
+    document = json.loads(render("sarif"))
     assert document["version"] == "2.1.0"
     assert document["$schema"].endswith("sarif-schema-2.1.0.json")
     (run,) = document["runs"]
