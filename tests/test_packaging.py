@@ -15,6 +15,7 @@ from packaging.version import Version
 import sgl_npu_patch
 from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.gaps import GAPS
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.text.template import older_forms, template
 
@@ -167,7 +168,8 @@ def test_series_and_codemod_tests_are_the_same() -> None:
 
 def test_series_and_docs_are_the_same() -> None:
     text = (ROOT / "docs" / "seams.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(SERIES)
+    assert re.findall(r"^## ([a-z_]+)$", text, re.MULTILINE) == list(SERIES)
+    assert re.findall(r"^### ([a-z_0-9]+)$", text, re.MULTILINE) == list(GAPS)
 
 
 def test_every_template_is_used_and_every_used_template_exists() -> None:
