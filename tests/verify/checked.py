@@ -11,48 +11,43 @@ from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.verify import off_npu, static
 from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
-from tests.helpers import (
-    ATTENTION,
-    OPS,
-    OPS_HEAD,
-    ROOT,
-    SAMPLER,
-    SAMPLER_CLASS,
-    SAMPLER_HEAD,
-    MemoryTree,
-    attention,
-    batch_invariant_ops,
-    package,
-    sampler,
-)
+from tests.helpers import ATTENTION, OPS, ROOT, SAMPLER, MemoryTree, package
 
 Sources = dict[str, bytes]
 """Files by path below the package."""
 
-_KNOWS_BACKEND = """\
+_KNOWS_BACKEND = b"""\
     def __init__(self):
         self.use_ascend_backend = arguments().sampling_backend == "ascend"
 
     def forward("""
 
 # What the small package names, but no seam looks at.
+_DRAWN = b"""
+
+def draw_elsewhere(logits, info):
+    return logits
+
+
+def arguments():
+    return None
+"""
 _REST = {
-    SAMPLER: sampler(
-        head=f"{SAMPLER_HEAD}\n\ndef draw_elsewhere(logits, info):\n    return logits\n\n\n"
-        "def arguments():\n    return None\n",
-        body=SAMPLER_CLASS.replace("    def forward(", _KNOWS_BACKEND, 1),
-    ),
-    OPS: batch_invariant_ops(
-        head=f"{OPS_HEAD}\n\ndef triton_mm(a, b):\n    return a\n\n\ntriton_bmm = triton_mm\n"
-    ),
-    ATTENTION: f"{attention()}\n\ndef fused_mla(q, k):\n    return q\n\n\nslow = fused_mla\n",
-    "srt/layers/hashing.py": "def noise_bits(seed, positions, columns):\n    return seed\n",
+    OPS: b"\n\ndef triton_mm(a, b):\n    return a\n\n\ntriton_bmm = triton_mm\n",
+    ATTENTION: b"\n\ndef fused_mla(q, k):\n    return q\n\n\nslow = fused_mla\n",
+    "srt/layers/hashing.py": b"def noise_bits(seed, positions, columns):\n    return seed\n",
 }
 
 
 def original() -> Sources:
-    """Give a package that needs every seam and in which every name is bound."""
-    return package(_REST)
+    """Return a package that needs every seam and in which every name is bound."""
+    files = package()
+    forward = files[SAMPLER].replace(b"    def forward(", _KNOWS_BACKEND, 1)
+    return {
+        **files,
+        SAMPLER: forward + _DRAWN,
+        **{path: files.get(path, b"") + text for path, text in _REST.items()},
+    }
 
 
 def patch(sources: Mapping[str, bytes]) -> Sources:

@@ -1,0 +1,40 @@
+import logging
+import os
+
+from sglang.srt.utils.common import is_npu
+
+logger = logging.getLogger(__name__)
+
+DETERMINISTIC_ATTENTION_BACKEND_CHOICES = ["flashinfer", "fa3", "triton", "ascend"]
+
+RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND = ["fa3", "triton", "ascend"]
+
+
+class ServerArgs:
+    enable_deterministic_inference: bool = False
+
+    def _handle_deterministic_inference(self):
+        if self.enable_deterministic_inference:
+            # Which sampler
+            if self.sampling_backend != "ascend":
+                self.sampling_backend = "pytorch"
+                logger.warning("the sampler is pytorch's now")
+
+            if self.attention_backend not in DETERMINISTIC_ATTENTION_BACKEND_CHOICES:
+                raise ValueError(self.attention_backend)
+
+            if self.attention_backend not in RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND:
+                self.disable_radix_cache = True
+
+            if self.tp_size > 1:
+                os.environ["NCCL_ALGO"] = "tree"
+            if self.deepseek:
+                if self.attention_backend not in ["fa3"]:
+                    raise ValueError(self.attention_backend)
+
+            if is_npu():
+                from sglang.srt.hardware_backend.npu.batch_invariant_ops import (
+                    launch_guards,
+                )
+
+                launch_guards.apply(self)

@@ -1,0 +1,137 @@
+from typing import Optional
+
+import torch
+
+from sglang.srt.layers.hashing import noise_bits
+from sglang.srt.utils.common import is_npu
+
+if is_npu():
+    import torch_npu
+
+
+class Sampler(torch.nn.Module):
+    def forward(self, out, info, return_logprob, positions):
+        logits = out.logits
+        simple = not info.filters
+        if self.use_ascend_backend:
+            ids, logprobs = self._forward_ascend_backend(
+                logits, info, simple, return_logprob, positions
+            )
+        else:
+            ids, logprobs = draw_elsewhere(logits, info), None
+        return ids, logprobs
+
+    def _sample_from_logits(
+        self,
+        logits: torch.Tensor,
+        info,
+        simple: bool,
+        positions: torch.Tensor,
+    ) -> torch.Tensor:
+        if simple:
+            probs = torch.softmax(logits, dim=-1)
+            if info.sampling_seed is not None:
+                weights = logits.double().masked_fill(probs == 0, float("-inf"))
+                sampled_index = multinomial_with_seed(
+                    weights, info.sampling_seed, positions
+                )
+                return sampled_index.view(-1).to(torch.int32)
+            ids = torch.multinomial(probs, num_samples=1).view(-1)
+            return ids.to(torch.int32)
+        else:
+            ids = top_k_top_p_min_p_sampling_from_logits_ascend(
+                logits,
+                info.top_ks,
+                info.top_ps,
+                info.min_ps,
+                info.need_min_p_sampling,
+                info.sampling_seed,
+                positions,
+            )
+            if info.sampling_seed is not None:
+                # A greedy request takes the first of tied logits, as it would alone.
+                ids = torch.where(
+                    info.top_ks == 1,
+                    torch.argmax(logits, dim=-1),
+                    ids,
+                )
+            return ids.to(torch.int32)
+
+    def _forward_ascend_backend(
+        self, logits, info, simple, return_logprob, positions: torch.Tensor
+    ):
+        logits.div_(info.temperatures)
+        ids = self._sample_from_logits(logits, info, simple, positions)
+        return ids, torch.log_softmax(logits, dim=-1) if return_logprob else None
+
+
+def top_k_top_p_min_p_sampling_from_logits_ascend(
+    logits: torch.Tensor,
+    top_ks: torch.Tensor,
+    top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
+    need_min_p_sampling: bool,
+    sampling_seed: Optional[torch.Tensor],
+    positions: torch.Tensor,
+):
+    if sampling_seed is not None:
+        # A neighbour must not decide by which path a request is sampled.
+        fusable = top_ks <= 1024
+        if fusable.any() and not fusable.all():
+            sampled = torch.empty_like(top_ks)
+            for rows in (fusable, ~fusable):
+                sampled[rows] = top_k_top_p_min_p_sampling_from_logits_ascend(
+                    logits[rows],
+                    top_ks[rows],
+                    top_ps[rows],
+                    min_ps[rows],
+                    need_min_p_sampling,
+                    sampling_seed[rows],
+                    positions[rows],
+                ).to(sampled.dtype)
+            return sampled
+    if hasattr(torch_npu, "npu_top_k_top_p") and torch.all(top_ks <= 1024):
+        # The fused operator wants both in one type.
+        top_ps = top_ps.to(logits.dtype)
+        fused = torch_npu.npu_top_k_top_p(logits, top_ps, top_ks)
+        kept = fused.softmax(dim=-1)
+        if need_min_p_sampling:
+            floor = kept.max(dim=-1).values * min_ps
+            kept.masked_fill_(kept < floor.view(-1, 1), 0.0)
+
+        if sampling_seed is not None:
+            weights = logits.double().masked_fill(kept == 0, float("-inf"))
+            return multinomial_with_seed(weights, sampling_seed, positions).view(-1)
+        ids = torch.multinomial(kept, num_samples=1)
+    else:
+        probs = torch.softmax(logits, dim=-1)
+        ranked, order = probs.sort(dim=-1, descending=True)
+
+        if sampling_seed is not None:
+            # Rounding of the sum must not cut the tail of a request without top-p.
+            top_ps = top_ps.masked_fill(top_ps >= 1.0, float("inf"))
+        total = torch.cumsum(ranked, dim=-1)
+        ranked.masked_fill_(total - ranked > top_ps.view(-1, 1), 0.0)
+
+        if sampling_seed is not None:
+            # Draw in vocabulary order as the other paths do, not by rank.
+            kept = torch.zeros_like(probs).scatter(-1, order, ranked)
+            weights = logits.double().masked_fill(kept == 0, float("-inf"))
+            return multinomial_with_seed(weights, sampling_seed, positions).view(-1)
+        rank = torch.multinomial(ranked, num_samples=1)
+        ids = torch.gather(order, dim=1, index=rank)
+    return ids.view(-1)
+
+
+@torch.compile(dynamic=True, disable=is_npu())
+def multinomial_with_seed(logprobs, seed, positions):
+    columns = torch.arange(logprobs.shape[1], device=logprobs.device)
+    bits = noise_bits(seed, positions, columns)
+    u = bits.to(torch.float64) / torch.iinfo(torch.uint32).max
+    if not torch.compiler.is_compiling() and is_npu():
+        # The largest hash would give infinite noise, and a filtered token would win.
+        u.clamp_(max=1.0 - 2.0**-32)
+    u.log_().neg_()
+    u.log_().neg_()
+    u.add_(logprobs.to(torch.float64))
+    return torch.argmax(u, dim=1, keepdim=True)

@@ -1,0 +1,2 @@
+def starts(args):
+    return args.enable_deterministic_inference

@@ -1,0 +1,41 @@
+import contextlib
+
+import torch
+
+_MODE = False
+_LIB = None
+_bmm = None
+
+
+def enable_batch_invariant_mode(enable_bmm: bool = True):
+    global _MODE, _LIB, _bmm
+    if _MODE:
+        return
+    _MODE = True
+    _LIB = torch.library.Library("aten", "IMPL")
+    _LIB.impl("aten::mm", triton_mm, "CUDA")
+    if enable_bmm:
+        _bmm = torch.bmm
+        torch.bmm = triton_bmm
+
+
+def disable_batch_invariant_mode():
+    global _MODE, _LIB, _bmm
+    if _LIB is not None:
+        _LIB._destroy()
+    if _bmm is not None:
+        torch.bmm, _bmm = _bmm, None
+    _MODE = False
+    _LIB = None
+
+
+@contextlib.contextmanager
+def set_batch_invariant_mode(enabled: bool = True):
+    global _MODE, _LIB
+    before = (_MODE, _LIB)
+    if enabled:
+        enable_batch_invariant_mode()
+    else:
+        disable_batch_invariant_mode()
+    yield
+    _MODE, _LIB = before

@@ -1,0 +1,19 @@
+import torch
+
+
+class Sampler:
+    def forward(self, probs, info):
+        if self.backend == "flashinfer":
+            return fused(probs)
+        elif self.backend == "pytorch":
+            return multinomial_with_seed(probs, info.sampling_seed)
+        elif self.backend == "ascend":
+            return top_k_top_p_min_p_sampling_from_probs_ascend(probs)
+
+
+def multinomial_with_seed(inputs, seed):
+    return torch.argmax(torch.log(inputs + 1e-9) + noise(seed), dim=1)
+
+
+def top_k_top_p_min_p_sampling_from_probs_ascend(probs):
+    return torch.multinomial(probs, num_samples=1)
