@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sgl_npu_patch.engine.text.source import Kind
+from sgl_npu_patch.engine.text.block import Kind
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.view import Spot, View

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
+from sgl_npu_patch.engine.model import ChangeSet, FileChange
 from sgl_npu_patch.reports.diff import render_diff
 from tests.engine.package import CHANGED, build, contents, run, snapshot
 from tests.engine.repositories import git

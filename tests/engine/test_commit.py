@@ -14,7 +14,7 @@ import pytest
 
 from sgl_npu_patch.engine.commit import commit
 from sgl_npu_patch.engine.errors import Interrupted, Refused
-from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
+from sgl_npu_patch.engine.model import ChangeSet, FileChange
 from tests.engine.package import build, contents, run, snapshot
 from tests.upstream.program import ROOT
 

@@ -5,7 +5,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sgl_npu_patch.codemods.upstream.project import PROJECT
-from sgl_npu_patch.engine.overlay import FileChange, Overlay
+from sgl_npu_patch.engine.model import FileChange
+from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.engine.package import COMMON, MODE, build
 

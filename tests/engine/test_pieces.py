@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.text.block import Block
 from sgl_npu_patch.engine.text.pieces import Pieces, outline_pieces
-from sgl_npu_patch.engine.text.source import Block, read_source
+from sgl_npu_patch.engine.text.source import read_source
 from tests.upstream.releases import release_tree
 
 PATH = PurePosixPath("a.py")

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sgl_npu_patch.codemods.upstream.project import PROJECT
-from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
+from sgl_npu_patch.engine.model import ChangeSet, FileChange
 from sgl_npu_patch.engine.record import paths_of, record, update
 from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.engine.package import ARGUMENTS, WRITTEN, build, plan_of, run, snapshot

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl_npu_patch.engine.errors import AnchorError, Refused
-from sgl_npu_patch.engine.text.source import find_uses, read_source
+from sgl_npu_patch.engine.text.source import read_source
+from sgl_npu_patch.engine.text.uses import find_uses
 
 PATH = PurePosixPath("m.py")
 
@@ -142,6 +143,14 @@ def test_newer_syntax_is_outlined_all_the_same() -> None:
     ("data", "said"),
     [
         pytest.param(b"def (\n", "m.py:1: does not parse", id="syntax error"),
+        pytest.param(
+            b"a = 0\r\n<<<<<<< HEAD\r\nb = 1\r\n=======\r\nb = 2\r\n>>>>>>> theirs\r\n",
+            "m.py:2: holds an unresolved merge conflict",
+            id="unresolved merge",
+        ),
+        pytest.param(
+            b'a = """\n<<<<<<< HEAD\n=======\n"""\ndef (\n', "m.py:5: does not parse", id="no merge"
+        ),
         pytest.param(b"x = 1\0\n", "null bytes", id="null byte"),
         pytest.param(b"x = '\xff'\n", "cannot be decoded", id="not UTF-8"),
         pytest.param(b"\xff\xfex\0", "cannot be decoded", id="UTF-16"),
@@ -186,7 +195,10 @@ draw()
 self.draw(draw)
 getattr(x, "draw")
 from m import draw as sample
+from m import other as draw
 drawn()
+from m import draw
+from m import draw as draw
 """
     uses = [(use.line, use.kind) for use in find_uses("draw", text)]
     assert sorted(uses) == [
@@ -196,6 +208,7 @@ drawn()
         (3, "other"),
         (4, "other"),
         (5, "other"),
+        (6, "other"),
     ]
 
 

@@ -11,7 +11,8 @@ from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
-from sgl_npu_patch.engine.text.source import Block, Source, read_source
+from sgl_npu_patch.engine.text.block import Block
+from sgl_npu_patch.engine.text.source import Source, read_source
 from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.helpers import MemoryTree
 from tests.upstream.releases import release_tree

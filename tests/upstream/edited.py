@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
-from sgl_npu_patch.engine.text.source import Kind, Source, read_source
+from sgl_npu_patch.engine.text.block import Kind
+from sgl_npu_patch.engine.text.source import Source, read_source
 from sgl_npu_patch.engine.view import View
 from tests.helpers import (
     ATTENTION,

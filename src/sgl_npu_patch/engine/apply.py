@@ -16,7 +16,7 @@ changes, and what to warn of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,9 +168,18 @@ def _check_clean(tree: DirectoryTree, plan: Plan) -> None:
         return
     targets = [tree.root / change.path for change in plan.changes.changes]
     dirty = git.uncommitted(root, targets)
+    merging = sorted(git.unmerged(root).intersection(dirty))
+    if merging:
+        raise Refused(
+            f"unmerged files would be written: {_some(merging)}; nothing was changed; "
+            "resolve the merge, `git add` them, and commit"
+        )
     if dirty:
         raise Refused(
-            "uncommitted changes in files that would be written: "
-            f"{', '.join(dirty[:_SHOWN])}{' ...' if len(dirty) > _SHOWN else ''}; "
+            f"uncommitted changes in files that would be written: {_some(dirty)}; "
             "nothing was changed; commit or stash them, or pass --allow-dirty"
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sgl_npu_patch.engine.errors import Interrupted, Refused
-from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
+from sgl_npu_patch.engine.model import ChangeSet, FileChange
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()))
 

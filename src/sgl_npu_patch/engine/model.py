@@ -1,20 +1,21 @@
-"""Hold what a seam was judged as, without importing what judges it."""
+"""Hold what a run finds out about a tree: the plain data that reports print."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Literal
 
 from sgl_npu_patch.engine.errors import Site
 
 Status = Literal["applied", "pending", "already", "upstream", "not-needed", "withheld", "conflict"]
 SETTLED: frozenset[Status] = frozenset({"already", "upstream", "not-needed", "withheld"})
-"""What a seam may be judged as once its change is in the tree."""
+"""The statuses that a seam may have once its change is in the tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Show a conflict: what was sought and expected, what was found and where, what to do."""
+    """Explain a conflict: what was sought and expected, what was found and where, what to do."""
 
     sought: str
     expected: str
@@ -26,7 +27,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Give one seam's status on one tree."""
+    """State one seam's status on one tree."""
 
     seam: str
     status: Status
@@ -35,3 +36,29 @@ class Outcome:
     gaps: tuple[str, ...] = ()
     outdated: bool = False
     evidence: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """Pair a file's bytes as read with those to write; ``before`` is None for a new file."""
+
+    path: PurePosixPath
+    before: bytes | None
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSet:
+    """List the files to write, sorted by path, each one different from what was read."""
+
+    changes: tuple[FileChange, ...]
+
+    @property
+    def changed(self) -> tuple[PurePosixPath, ...]:
+        """List the existing files that get other bytes."""
+        return tuple(change.path for change in self.changes if change.before is not None)
+
+    @property
+    def added(self) -> tuple[PurePosixPath, ...]:
+        """List the files that are new."""
+        return tuple(change.path for change in self.changes if change.before is None)

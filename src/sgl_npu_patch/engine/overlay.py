@@ -8,37 +8,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from sgl_npu_patch.engine.text.source import Source, Use, find_uses, read_source
+from sgl_npu_patch.engine.model import ChangeSet, FileChange
+from sgl_npu_patch.engine.text.source import Source, read_source
+from sgl_npu_patch.engine.text.uses import Use, find_uses
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.text.pieces import Pieces
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """Pair a file's bytes as read with those to write; ``before`` is None for a new file."""
-
-    path: PurePosixPath
-    before: bytes | None
-    after: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSet:
-    """List the files to write, sorted by path, each one different from what was read."""
-
-    changes: tuple[FileChange, ...]
-
-    @property
-    def changed(self) -> tuple[PurePosixPath, ...]:
-        """List the existing files that get other bytes."""
-        return tuple(change.path for change in self.changes if change.before is not None)
-
-    @property
-    def added(self) -> tuple[PurePosixPath, ...]:
-        """List the files that are new."""
-        return tuple(change.path for change in self.changes if change.before is None)
 
 
 _CONTENTS = 100

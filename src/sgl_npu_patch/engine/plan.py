@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site, TooOld, UsageError
-from sgl_npu_patch.engine.model import SETTLED, Evidence, Outcome, Status
-from sgl_npu_patch.engine.overlay import ChangeSet, Overlay
+from sgl_npu_patch.engine.model import SETTLED, ChangeSet, Evidence, Outcome, Status
+from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.seam import NotNeeded, Seam
 from sgl_npu_patch.engine.text.excerpt import excerpt
@@ -261,14 +261,7 @@ def _require(series: Mapping[str, Seam], outcomes: dict[str, Outcome], overlay: 
                     outcome,
                     status="conflict",
                     reason=f"needs {need}, which is in conflict",
-                    evidence=Evidence(
-                        sought=f"seam {need}",
-                        expected="applied, already there or upstream",
-                        found="a conflict",
-                        where=outcomes[need].sites,
-                        nearest="",
-                        action=f"resolve {need} first",
-                    ),
+                    evidence=outcomes[need].evidence,
                 )
 
 

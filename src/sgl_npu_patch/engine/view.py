@@ -15,7 +15,8 @@ import libcst as cst
 
 from sgl_npu_patch.engine.errors import AnchorError, Refused, Site
 from sgl_npu_patch.engine.overlay import Overlay
-from sgl_npu_patch.engine.text.source import Block, Kind, Source
+from sgl_npu_patch.engine.text.block import Block, Kind
+from sgl_npu_patch.engine.text.source import Source
 
 _LINE = re.compile(r"\r\n|\r|\n")
 _LOOKS: dict[Kind, bytes] = {

@@ -17,7 +17,7 @@ from sgl_npu_patch.matrix.judge import Judge
 from sgl_npu_patch.matrix.selection import Wanted
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.text.source import Block
+    from sgl_npu_patch.engine.text.block import Block
 
 _LIKE = 0.6
 """How much of a definition must be the same in another one to be shown as what it became."""

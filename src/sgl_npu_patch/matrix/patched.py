@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.engine.overlay import ChangeSet
+from sgl_npu_patch.engine.model import ChangeSet
 from sgl_npu_patch.engine.project import Project
 from sgl_npu_patch.engine.trees.directory import SourceTree
 

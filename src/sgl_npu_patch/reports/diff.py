@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.engine.overlay import ChangeSet, FileChange
+from sgl_npu_patch.engine.model import ChangeSet, FileChange
 
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 

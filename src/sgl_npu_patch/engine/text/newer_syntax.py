@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine.errors import Unparsable
-
-if TYPE_CHECKING:
-    from sgl_npu_patch.engine.text.source import Block
+from sgl_npu_patch.engine.text.block import BOM, NEWLINE, Block
 
 _DEEPEST = 150
 """Bracket depth above which libcst's parser is not trusted: at 2,000 it overflows the stack."""
@@ -27,8 +24,6 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
 
-    from sgl_npu_patch.engine.text.source import Block
-
     refusal = Unparsable(path, f"does not parse: {error.msg}", error.lineno or 0)
     if _depth(text) > _DEEPEST or max(map(len, text.splitlines()), default=0) > _LONGEST:
         raise refusal from error
@@ -38,8 +33,8 @@ def outline_with_libcst(path: PurePosixPath, text: str, error: SyntaxError) -> I
         raise refusal from error
     positions = wrapper.resolve(PositionProvider)
     ends = [
-        int(text.startswith("\ufeff")),
-        *(match.end() for match in re.finditer(r"\r\n|\r|\n", text)),
+        int(text.startswith(BOM)),
+        *(match.end() for match in NEWLINE.finditer(text)),
         len(text),
     ]
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sgl_npu_patch.engine.text.source import NEWLINE, Block, walk
+from sgl_npu_patch.engine.text.block import NEWLINE, Block, walk
 
 _SHELL, _SCOPE = "class _:\n", "_."
 _INDENT = 4

@@ -24,7 +24,7 @@ from sgl_npu_patch.engine.record import digest_of, line_of
 from sgl_npu_patch.engine.trees.archive import ArchiveTree, check_members, content_of, readable
 
 if TYPE_CHECKING:
-    from sgl_npu_patch.engine.overlay import ChangeSet
+    from sgl_npu_patch.engine.model import ChangeSet
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 """The earliest date that a zip archive can hold: the result must not depend on the day."""

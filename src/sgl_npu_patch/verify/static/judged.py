@@ -18,7 +18,8 @@ from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
-from sgl_npu_patch.engine.text.source import Block, Source
+from sgl_npu_patch.engine.text.block import Block
+from sgl_npu_patch.engine.text.source import Source
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
