@@ -19,6 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import devices, mode, symbols
+from sgl_npu_patch.codemods.upstream.operators import (
+    FUSED_ATTENTION,
+    FUSED_ATTENTION_V2,
+    NAMESPACES,
+    REBOUND,
+    REGISTERED,
+)
 from sgl_npu_patch.codemods.upstream.symbols import DISABLE, DISPATCH, ENABLE, SCOPED
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.cst.read import Step
@@ -27,22 +34,11 @@ from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
-V2 = f"{symbols.FUSED_ATTENTION}_v2"
 _UNREGISTERED = {
     "aten::addmm": "addmm_not_registered",
     "aten::bmm": "bmm_not_registered",
     "aten::mean": "mean_of_all_not_replaced",
 }
-
-
-REGISTERED = ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax")
-REBOUND = (
-    symbols.FUSED_ATTENTION,
-    f"_{symbols.FUSED_ATTENTION}_get_max_workspace",
-    "npu_add_rms_norm",
-)
-"""What npu_ops registers under aten, and what it rebinds in torch.ops.npu and torch_npu."""
-_NAMESPACES = ("torch.ops.npu", "torch_npu")
 
 
 def targets(view: View) -> Sequence[Target]:
@@ -288,8 +284,8 @@ def on_npu(node: cst.CSTNode) -> bool:
 
 def left_open(view: View) -> tuple[str, ...]:
     """Name what no form can close: the second version of fused attention has no counterpart."""
-    backends = view.overlay.mentioning("forward_extend")
-    calls = view.overlay.tree.containing(V2.encode(), backends)
+    backends = view.overlay.mentioning(symbols.FORWARD_EXTEND)
+    calls = view.overlay.tree.containing(FUSED_ATTENTION_V2.encode(), backends)
     return ("fused_attention_v2_not_replaced",) if calls else ()
 
 
@@ -302,11 +298,11 @@ def gaps(view: View) -> tuple[str, ...]:
         for target in statement.targets
     }
     found = []
-    if f"torch_npu.{symbols.FUSED_ATTENTION}" not in rebound:
+    if f"torch_npu.{FUSED_ATTENTION}" not in rebound:
         found.append("alias_not_rebound")
     if not any(name.endswith("_get_max_workspace") for name in rebound):
         found.append("workspace_not_rebound")
-    if not any(name.endswith(V2) for name in rebound):
+    if not any(name.endswith(FUSED_ATTENTION_V2) for name in rebound):
         found += left_open(view)
     disable = DISABLE.find(view)
     if not any("npu" in read.code(s) for s in read.find_all(disable.node, cst.Assign)):
@@ -398,7 +394,7 @@ def _only_replaces(node: cst.CSTNode) -> bool:
         return operator.removeprefix("aten::") in REGISTERED
     pair = read.assigned(node)
     owner, _, name = pair[0].rpartition(".") if pair is not None else ("", "", "")
-    return owner in _NAMESPACES and name in REBOUND
+    return owner in NAMESPACES and name in REBOUND
 
 
 SEAM = Seam(

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream import devices
 from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, ENABLE
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.errors import AnchorError
@@ -50,15 +51,7 @@ def premise(view: View) -> NotNeeded | None:
 def targets(view: View) -> Sequence[Target]:
     """Find the function."""
     spot = DISPATCH.find(view)
-    source = view.source(spot.path)
-    if not source.binds("is_npu") or source.named("is_npu", "assignment"):
-        raise AnchorError(
-            sought=f"is_npu in {spot.path.name}",
-            expected="an import or a definition of the function, under no condition",
-            found="none",
-            where=(spot.site,),
-            action="import is_npu at module level",
-        )
+    devices.require_is_npu(view, spot)
     return (Target(spot, add_npu),)
 
 

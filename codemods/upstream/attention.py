@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods.upstream.symbols import (
-    FUSED_ATTENTION,
-)
+from sgl_npu_patch.codemods.upstream.operators import FUSED_ATTENTION
+from sgl_npu_patch.codemods.upstream.symbols import FORWARD_EXTEND
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.view import Spot, View
@@ -22,10 +21,10 @@ def prefill_branch(view: View) -> Spot:
     for models with MLA; those are not it.
     """
     return view.find_statement(
-        "forward_extend",
+        FORWARD_EXTEND,
         _is_prefill_branch,
         holding="self.use_fia",
-        sought="if self.use_fia of models without MLA in forward_extend",
+        sought=f"if self.use_fia of models without MLA in {FORWARD_EXTEND}",
     )
 
 

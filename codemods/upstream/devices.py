@@ -2,53 +2,97 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import libcst as cst
 
-from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.codemods.upstream.symbols import IS_NPU
+from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.view import Spot, View
 
-_UTILS = "srt/utils/common.py"
+_UTILITIES = "srt/utils"
+"""One module in some trees, a package in others; both re-export the function."""
+
+
+def require_is_npu(view: View, spot: Spot) -> None:
+    """Insist that a function's module always has ``is_npu``, and that it is no variable."""
+    source = view.source(spot.path)
+    variables = source.named(IS_NPU.name, "assignment")
+    if variables or not source.binds(IS_NPU.name):
+        raise AnchorError(
+            sought=f"{IS_NPU} in {spot.path.name}",
+            expected="an import or a definition of the function, under no condition",
+            found="a variable of that name" if variables else "none",
+            where=(*(Site(source.path, b.line, b.name) for b in variables), spot.site),
+            action=f"import {IS_NPU} at module level"
+            + (", and give the variable another name" if variables else ""),
+        )
 
 
 def import_is_npu(view: View, spot: Spot) -> str:
-    """Give the line that imports ``is_npu`` inside a function, empty where its module has it.
+    """Return the line that imports ``is_npu`` inside a function, empty where its module has it.
 
     Raises:
-        AnchorError: no utility module defines it.
+        AnchorError: no utility module defines it, or the name means something else here.
     """
     own = view.source(spot.path)
-    if own.binds("is_npu") and not own.named("is_npu", "assignment"):
+    if own.binds(IS_NPU.name):
+        require_is_npu(view, spot)
         return ""
-    if own.named("is_npu", "assignment"):
+    if own.named(IS_NPU.name, "assignment"):
+        require_is_npu(view, spot)
+    there = _imported_module(view, spot)
+    used = any(name.value == IS_NPU.name for name in read.find_all(spot.node, cst.Name))
+    if used and not there:
+        # An import inside the function would make the name local to all of it.
         raise AnchorError(
-            sought="is_npu",
-            expected="a function of that name, or no such name in the module",
-            found="a variable",
-            where=tuple(
-                Site(own.path, block.line, "is_npu") for block in own.named("is_npu", "assignment")
-            ),
-            action="give the variable another name",
+            sought=f"{IS_NPU} in {spot.path.name}",
+            expected="an import or a definition of it, under no condition",
+            found=f"a use in {spot.block.name} of a name that the module does not always have",
+            where=(spot.site,),
+            action=f"import {IS_NPU} at module level",
         )
-    source = view.overlay.source(view.package / _UTILS)
-    if source is not None and source.named("is_npu", "function"):
-        line = "from sglang.srt.utils.common import is_npu\n\n"
-        statement = edit.block(line)[0]
-        ours = any(read.alike(step.node, statement) for step in read.steps(spot.node))
-        if not ours and any(n.value == "is_npu" for n in read.find_all(spot.node, cst.Name)):
-            # An import inside the function would make the name local to all of it.
-            raise AnchorError(
-                sought=f"is_npu in {spot.path.name}",
-                expected="an import or a definition of it, under no condition",
-                found=f"a use in {spot.block.name} of a name that the module does not always have",
-                where=(spot.site,),
-                action="import is_npu at module level",
-            )
-        return line
+    return f"from {there or _defining_module(view, spot)} import {IS_NPU}\n\n"
+
+
+def _imported_module(view: View, spot: Spot) -> str:
+    """Return the dotted name of the module that the function itself imports it from, if any."""
+    for step in read.steps(spot.node):
+        statement = read.small(step.node, cst.ImportFrom)
+        if statement is None or isinstance(statement.names, cst.ImportStar):
+            continue
+        module = read.dotted(statement.module)
+        stem = view.package.joinpath(*module.split(".")[1:])
+        files = (stem.with_suffix(".py"), stem / "__init__.py")
+        if [read.dotted(alias.name) for alias in statement.names] == [IS_NPU.name] and any(
+            view.overlay.read(path) is not None for path in files
+        ):
+            return module
+    return ""
+
+
+def _defining_module(view: View, spot: Spot) -> str:
+    """Return the dotted name of the utility module that defines ``is_npu``."""
+    usual = [view.package / form.file for form in reversed(IS_NPU.forms)]
+    others = view.overlay.mentioning(f"def {IS_NPU.name}")
+    for path in (*usual, *(path for path in others if _is_utility(path, view.package))):
+        source = view.overlay.source(path)
+        if source is not None and any(
+            "." not in block.qualname and not block.guards
+            for block in source.named(IS_NPU.name, "function")
+        ):
+            parts = path.relative_to(view.package).with_suffix("").parts
+            return ".".join(("sglang", *parts[: -1 if parts[-1] == "__init__" else None]))
     raise AnchorError(
-        sought="is_npu",
-        expected=f"a function in {_UTILS}",
+        sought=str(IS_NPU),
+        expected=f"a function in {_UTILITIES}.py or a module of {_UTILITIES}",
         found="none",
-        where=(spot.site,),
-        action="see where it is defined now and adapt codemods/upstream",
+        where=(*(Site(path, 0, IS_NPU.name) for path in others), spot.site),
+        action=f"import {IS_NPU} at the top of {spot.path.name} from the module that has it",
     )
+
+
+def _is_utility(path: PurePosixPath, package: PurePosixPath) -> bool:
+    utilities = package / _UTILITIES
+    return path == utilities.with_suffix(".py") or utilities in path.parents

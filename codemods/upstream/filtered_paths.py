@@ -8,13 +8,13 @@ from typing import cast
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream.operators import FUSED_FILTER
 from sgl_npu_patch.codemods.upstream.symbols import DRAW
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.templates import render
 
-FUSED = "npu_top_k_top_p"
 SEED = "sampling_seed"
 
 
@@ -75,8 +75,8 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
             )
         require_plain_return(step, node.body.body, ((choice.node, True),))
     fused_call = read.only(
-        [s for s in read.steps(first) if assigns_call(s, FUSED)],
-        unclear("the fused operator", f"one assignment of {FUSED}(...)"),
+        [s for s in read.steps(first) if assigns_call(s, FUSED_FILTER)],
+        unclear("the fused operator", f"one assignment of {FUSED_FILTER}(...)"),
     )
     pair = read.assigned(fused_call.node)
     fused = drawn_from(fused_draw)

@@ -1,12 +1,50 @@
-"""Name the modules that usually define the symbols of SGLang; a fork may have moved any of them."""
+"""Name what the checks execute of SGLang besides, and where all definitions usually stand."""
 
 from __future__ import annotations
 
-from sgl_npu_patch.codemods.upstream.symbols import SYMBOLS
+from sgl_npu_patch.codemods.upstream.symbols import (
+    ARGUMENTS,
+    FIRST,
+    OVERRIDES,
+    SAMPLING,
+    SYMBOLS,
+    Form,
+    Symbol,
+    assignment,
+    function,
+)
+
+
+def _class(*forms: Form) -> Symbol:
+    return Symbol("class", forms)
+
+
+SERVER_ARGS = _class(Form("ServerArgs", ARGUMENTS))
+POST_PROCESS = function(Form("register_post_process", OVERRIDES, "0.5.15"))
+MODEL_OVERRIDE = function(
+    Form("register_model_override", OVERRIDES, "0.5.15", "0.5.18"),
+    Form("register_model_override", "srt/arg_groups/model_override_base.py", "0.5.19"),
+)
+ENVIRONMENT = assignment(Form("envs", "srt/environ.py"))
+GRAPH_CONFIG = _class(Form("CudaGraphConfig", "srt/model_executor/cuda_graph_config.py", "0.5.14"))
+SAMPLER = _class(Form("Sampler", SAMPLING))
+LOGPROBS = _class(Form("OutputLogprobProcessor", "srt/layers/logprob_processor.py", "0.5.16"))
+ATTENTION = _class(
+    Form("AscendAttnBackend", "srt/layers/attention/ascend_backend.py", FIRST, "0.5.6"),
+    Form(
+        "AscendAttnBackend", "srt/hardware_backend/npu/attention/ascend_backend.py", "0.5.6.post1"
+    ),
+)
+LINEAR = _class(Form("UnquantizedLinearMethod", "srt/layers/quantization/unquant.py"))
+NORM = _class(Form("RMSNorm", "srt/layers/layernorm.py"))
+
+EXECUTED = {name: value for name, value in globals().items() if isinstance(value, Symbol)}
+"""Every symbol of this module by the name that it has here."""
 
 USUAL = {
     name: tuple(form.module for form in reversed(symbol.forms) if form.name == name)
-    for symbol in SYMBOLS.values()
+    for symbol in (*SYMBOLS.values(), *EXECUTED.values())
     for name in symbol.names
 }
-"""By name, the modules that define it in the releases, the newest first."""
+"""By name, the modules that define it in the releases, the newest first. A fork may have moved any
+of them."""

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import PurePosixPath
 
+from sgl_npu_patch.codemods.upstream.operators import FUSED_ATTENTION_V2
+from sgl_npu_patch.codemods.upstream.symbols import ENABLED, FIRST, FORWARD_EXTEND, SYMBOLS
 from sgl_npu_patch.engine.project import Project
+
+_LONG = 14
+"""How long a part of names has to be to stand in few files."""
+
+
+def _stems() -> tuple[bytes, ...]:
+    """List the parts that the names have in common, and the names that share none."""
+    symbols = (name for symbol in SYMBOLS.values() for name in symbol.names)
+    names = (ENABLED, *symbols, FORWARD_EXTEND, FUSED_ATTENTION_V2)
+    parts = {name: _parts(name) for name in names if len(name) >= _LONG}
+    shared = Counter(part for found in parts.values() for part in found)
+    stems = (
+        max(found, key=lambda part: (shared[part], len(part)), default="")
+        for found in ([p for p in found if shared[p] > 1] for found in parts.values())
+    )
+    return tuple(dict.fromkeys((s or n).encode() for s, n in zip(stems, parts, strict=True)))
+
+
+def _parts(name: str) -> set[str]:
+    words = name.split("_")
+    ends = range(len(words) + 1)
+    parts = ("_".join(words[first:last]) for first in ends for last in ends)
+    return {part for part in parts if len(part) >= _LONG}
+
 
 PROJECT = Project(
     name="SGLang",
     package="sglang",
     core="srt",
     layouts=("python/sglang", "sglang", "."),
-    marker="enable_deterministic_inference",
+    marker=ENABLED,
     too_old=(
         "this SGLang has no deterministic inference: nothing in {package} mentions "
-        "enable_deterministic_inference, which came with 0.5.3rc2; there is nothing to patch, "
-        "take a newer SGLang"
+        f"{ENABLED}, which came with {FIRST}; there is nothing to patch, take a newer SGLang"
     ),
     vendor_folder=PurePosixPath("srt/hardware_backend/npu/batch_invariant_ops"),
     vendored=("npu_ops", "launch_guards"),
@@ -24,18 +50,7 @@ PROJECT = Project(
     header=(
         "# Written by sgl-npu-patch {version}: do not edit, `sgl-npu-patch apply` refreshes it."
     ),
-    stems=(
-        b"_deterministic_",
-        b"DETERMINISTIC_ATTENTION_BACKEND",
-        b"_batch_invariant",
-        b"_sample_from_logits",
-        b"top_k_top_p_min_p_sampling_from_",
-        b"multinomial_with_seed",
-        b"forward_extend",
-        b"_forward_ascend_backend",
-        b"get_dispatch_device_backend",
-        b"npu_fused_infer_attention_score_v2",
-    ),
+    stems=_stems(),
     wheel_suffix="npu.deterministic",
 )
 """What `apply` patches; upstream keeps no `__init__.py` in the vendor folder."""

@@ -1,4 +1,4 @@
-"""List the definitions of SGLang that the series, the checks and the audit hang on.
+"""List the definitions of SGLang that the series looks for.
 
 Each stands here once: its names, its usual files, and the releases that have each. A definition is
 found by its name wherever it stands; the file matters only to what loads a module by its path. A
@@ -85,81 +85,56 @@ class Symbol:
         return any(view.has(name, self.kind) for name in self.names)
 
 
-def _function(*forms: Form) -> Symbol:
+def function(*forms: Form) -> Symbol:
     return Symbol("function", forms)
 
 
-def _class(*forms: Form) -> Symbol:
-    return Symbol("class", forms)
-
-
-def _assignment(*forms: Form) -> Symbol:
+def assignment(*forms: Form) -> Symbol:
     return Symbol("assignment", forms)
 
 
-_ARGUMENTS = "srt/server_args.py"
+ARGUMENTS = "srt/server_args.py"
 _CHOICES = "srt/arg_groups/choices.py"
-_OVERRIDES = "srt/arg_groups/overrides.py"
+OVERRIDES = "srt/arg_groups/overrides.py"
 _MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
-_SAMPLER = "srt/layers/sampler.py"
+SAMPLING = "srt/layers/sampler.py"
 _UTILITIES = "srt/utils/common.py"
 
 # Server arguments and how they are adapted to deterministic inference.
-HANDLER = _function(
-    Form("_handle_deterministic_inference", _ARGUMENTS, FIRST, "0.5.18"),
+HANDLER = function(
+    Form("_handle_deterministic_inference", ARGUMENTS, FIRST, "0.5.18"),
     Form("handle_deterministic_inference", "srt/arg_groups/attention_hook.py", "0.5.19"),
 )
 """A method of ServerArgs, then a module-level function."""
-OVERRIDE = _function(Form("_deterministic_sampling_backend", _OVERRIDES, "0.5.15"))
-DECLARE = _function(Form("declare_resolution", _OVERRIDES, "0.5.19"))
+OVERRIDE = function(Form("_deterministic_sampling_backend", OVERRIDES, "0.5.15"))
+DECLARE = function(Form("declare_resolution", OVERRIDES, "0.5.19"))
 """What the handler changes arguments by where they cannot be assigned."""
-CHOICES = _assignment(
-    Form("DETERMINISTIC_ATTENTION_BACKEND_CHOICES", _ARGUMENTS, FIRST, "0.5.19"),
+CHOICES = assignment(
+    Form("DETERMINISTIC_ATTENTION_BACKEND_CHOICES", ARGUMENTS, FIRST, "0.5.19"),
     Form("DETERMINISTIC_ATTENTION_BACKEND_CHOICES", _CHOICES, "0.5.20"),
 )
-SUPPORTED = _assignment(
-    Form("RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND", _ARGUMENTS, "0.5.4.post2", "0.5.19"),
+SUPPORTED = assignment(
+    Form("RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND", ARGUMENTS, "0.5.4.post2", "0.5.19"),
     Form("RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND", _CHOICES, "0.5.20"),
 )
-SERVER_ARGS = _class(Form("ServerArgs", _ARGUMENTS))
-POST_PROCESS = _function(Form("register_post_process", _OVERRIDES, "0.5.15"))
-MODEL_OVERRIDE = _function(
-    Form("register_model_override", _OVERRIDES, "0.5.15", "0.5.18"),
-    Form("register_model_override", "srt/arg_groups/model_override_base.py", "0.5.19"),
-)
-ENVIRONMENT = _assignment(Form("envs", "srt/environ.py"))
-GRAPH_CONFIG = _class(Form("CudaGraphConfig", "srt/model_executor/cuda_graph_config.py", "0.5.14"))
 
 # The batch-invariant mode.
-ENABLE = _function(Form("enable_batch_invariant_mode", _MODE))
-DISABLE = _function(Form("disable_batch_invariant_mode", _MODE))
-SCOPED = _function(Form("set_batch_invariant_mode", _MODE))
-IS_ENABLED = _function(Form("is_batch_invariant_mode_enabled", _MODE))
-DISPATCH = _function(Form("get_dispatch_device_backend", _UTILITIES, "0.5.11"))
-IS_NPU = _function(Form("is_npu", _UTILITIES))
+ENABLE = function(Form("enable_batch_invariant_mode", _MODE))
+DISABLE = function(Form("disable_batch_invariant_mode", _MODE))
+SCOPED = function(Form("set_batch_invariant_mode", _MODE))
+DISPATCH = function(Form("get_dispatch_device_backend", _UTILITIES, "0.5.11"))
+IS_NPU = function(Form("is_npu", _UTILITIES))
 
 # Sampling.
-SAMPLER = _class(Form("Sampler", _SAMPLER))
-FORWARD_ASCEND = _function(Form("_forward_ascend_backend", _SAMPLER, "0.5.9"))
-SAMPLE_FROM_LOGITS = _function(Form("_sample_from_logits", _SAMPLER, "0.5.9"))
-SAMPLE_ASCEND = _function(Form("top_k_top_p_min_p_sampling_from_logits_ascend", _SAMPLER, "0.5.9"))
-SAMPLE_ASCEND_PROBS = _function(
-    Form("top_k_top_p_min_p_sampling_from_probs_ascend", _SAMPLER, "0.5.5.post3", "0.5.8.post1")
+FORWARD_ASCEND = function(Form("_forward_ascend_backend", SAMPLING, "0.5.9"))
+SAMPLE_FROM_LOGITS = function(Form("_sample_from_logits", SAMPLING, "0.5.9"))
+SAMPLE_ASCEND = function(Form("top_k_top_p_min_p_sampling_from_logits_ascend", SAMPLING, "0.5.9"))
+SAMPLE_ASCEND_PROBS = function(
+    Form("top_k_top_p_min_p_sampling_from_probs_ascend", SAMPLING, "0.5.5.post3", "0.5.8.post1")
 )
-DRAW = _function(Form("multinomial_with_seed", _SAMPLER))
-FROM_BATCH = _function(Form("from_schedule_batch", "srt/sampling/sampling_batch_info.py"))
+DRAW = function(Form("multinomial_with_seed", SAMPLING))
+FROM_BATCH = function(Form("from_schedule_batch", "srt/sampling/sampling_batch_info.py"))
 """Builds what the sampler is told of a batch."""
-LOGPROBS = _class(Form("OutputLogprobProcessor", "srt/layers/logprob_processor.py", "0.5.16"))
-
-# Layers.
-ASCEND_ATTENTION = _class(
-    Form("AscendAttnBackend", "srt/layers/attention/ascend_backend.py", FIRST, "0.5.6"),
-    Form(
-        "AscendAttnBackend", "srt/hardware_backend/npu/attention/ascend_backend.py", "0.5.6.post1"
-    ),
-)
-LINEAR = _class(Form("UnquantizedLinearMethod", "srt/layers/quantization/unquant.py"))
-NORM = _class(Form("RMSNorm", "srt/layers/layernorm.py"))
 
 SYMBOLS = {name: value for name, value in globals().items() if isinstance(value, Symbol)}
 """Every symbol by the name that it has here."""
@@ -179,4 +154,3 @@ UPSTREAM_OPS = "npu_batch_invariant_ops"
 """The module of upstream's own adaptation (0.5.13 ..), in the folder where ours go."""
 OURS = "npu_ops"
 """The vendored module of the operators, and the mark of what hands over to it."""
-FUSED_ATTENTION = "npu_fused_infer_attention_score"

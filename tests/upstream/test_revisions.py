@@ -183,5 +183,4 @@ def test_stems_are_all_that_contents_are_searched_for() -> None:
     with open_repository(release_repository(*versions), PROJECT) as opened:
         for version in versions:
             make_plan(opened.open(f"v{version}"), SERIES)
-        # Only trees with the flag of 0.5.21 are asked for it.
-        assert opened._search._stems == [*PROJECT.stems, b"from_schedule_batch"]
+        assert opened._search._stems == [*PROJECT.stems]

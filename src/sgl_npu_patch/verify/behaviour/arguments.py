@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
-from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream import modules, symbols
 from sgl_npu_patch.simulator.modules import module_of, modules_of, modules_of_class
 from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.stubs import NotGiven
@@ -26,8 +26,8 @@ RADIX = symbols.SUPPORTED.name
 DEEPSEEK = "DeepseekV3ForCausalLM"
 
 _METHOD, _FUNCTION = symbols.HANDLER.names
-_OVERRIDES = symbols.POST_PROCESS.name
-_GRAPHS = symbols.GRAPH_CONFIG.name
+_OVERRIDES = modules.POST_PROCESS.name
+_GRAPHS = modules.GRAPH_CONFIG.name
 _SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
 """How the variables begin that decide what the handler does, whoever set them outside."""
 

@@ -14,17 +14,16 @@ from typing import Any, Literal
 
 import torch
 
-from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream import operators, symbols
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.modules import modules_of
 from sgl_npu_patch.simulator.sglang import Execution
 from sgl_npu_patch.verify.behaviour import NotApplicable, Subject
 
-ATTENTION = "npu_fused_infer_attention_score"
-WORKSPACE = f"_{ATTENTION}_get_max_workspace"
-ADD_RMS_NORM = "npu_add_rms_norm"
+ATTENTION = operators.FUSED_ATTENTION
+WORKSPACE = operators.MAX_WORKSPACE
+ADD_RMS_NORM = operators.ADD_RMS_NORM
 WORKSPACE_OF_EXTENSION = f"_{ATTENTION}_batch_invariant_get_max_workspace"
-REBOUND = (ATTENTION, WORKSPACE, ADD_RMS_NORM)
 
 Installed = Literal["1.0.0", "2.0.0", "none", "another"]
 """A version of the extension, or the package that only shares its import name."""
@@ -56,7 +55,7 @@ class Machine:
         return {
             f"{name}.{operator}": getattr(namespace, operator)
             for name, namespace in self.namespaces().items()
-            for operator in REBOUND
+            for operator in operators.REBOUND
         }
 
     def enable(self, **options: bool) -> None:

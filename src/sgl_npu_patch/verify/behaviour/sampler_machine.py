@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream import modules, symbols
 from sgl_npu_patch.simulator.modules import modules_of, modules_of_class
 from sgl_npu_patch.simulator.murmur import murmur_hash32
 from sgl_npu_patch.simulator.sglang import Device, Execution
@@ -22,7 +22,7 @@ _DRAWN = (
     *symbols.SAMPLE_ASCEND.names,
     *symbols.SAMPLE_ASCEND_PROBS.names,
     *symbols.DRAW.names,
-    *symbols.LOGPROBS.names,
+    *modules.LOGPROBS.names,
 )
 TOP_K_ALL = 1 << 30
 VOCABULARY = 1200
@@ -134,7 +134,7 @@ def sampler_modules(tree: Path) -> list[str]:
     """List the modules of a tree that its sampler consists of."""
     return [
         *modules_of_class(
-            tree, symbols.SAMPLER.name, "forward", *_METHODS, *symbols.SAMPLE_ASCEND.names
+            tree, modules.SAMPLER.name, "forward", *_METHODS, *symbols.SAMPLE_ASCEND.names
         ),
         *modules_of(tree, *_DRAWN),
     ]

@@ -6,16 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream.operators import REBOUND
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
-
-REBOUND = (
-    symbols.FUSED_ATTENTION,
-    f"_{symbols.FUSED_ATTENTION}_get_max_workspace",
-    "npu_add_rms_norm",
-)
-"""What enabling the mode puts another function in the place of, in torch_npu and torch.ops.npu."""
 
 
 def operators_by_attribute(judged: Judged, seam: str) -> Iterator[Finding]:
