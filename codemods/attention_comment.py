@@ -1,12 +1,12 @@
 """Remove the claim that fused attention takes several requests in any CANN version.
 
-**Why**: a string statement in the prefill branch claims what holds only for some versions of
-CANN; upstream took it out with the adaptation, and who reads the patched file should not be led
-astray. "FIA will support multi-bs in the later version" is another statement and stays.
+**Why**: a string statement in the prefill branch claims what holds only for some versions of CANN
+and would mislead readers of the patched file. "FIA will support multi-bs in the later version" is
+another statement and stays.
 
-**Where**: a direct child of the fused prefill branch of `forward_extend`, 0.5.12 and .post1.
+**Where**: a direct child of the fused prefill branch of `forward_extend`, 0.5.12 and 0.5.12.post1.
 
-**Upstream**: pull request 21197 (0.5.13) removed it; from 0.5.14 on it stands again, under
+**Upstream**: pull request 21197 (0.5.13) removed it. From 0.5.14 on it is back, under
 `_can_use_tnd`, where it stays.
 
 **Ends when**: 0.5.12 is not patched any more.

@@ -1,12 +1,12 @@
 """Add "ascend" to the attention backends that deterministic inference accepts.
 
-**Why**: without the entry the server refuses `--attention-backend ascend`, the only attention
-backend that an NPU has, together with `--enable-deterministic-inference`.
+**Why**: without the entry the server refuses to start with `--attention-backend ascend`, the only
+attention backend for an NPU, and `--enable-deterministic-inference`.
 
 **Where**: the list `DETERMINISTIC_ATTENTION_BACKEND_CHOICES`, in `srt/server_args.py` or, from
 0.5.20 on, `srt/arg_groups/choices.py`.
 
-**Upstream**: pull request 21197 (0.5.13) has the same entry; the list then contains "ascend".
+**Upstream**: pull request 21197 (0.5.13) adds the same entry.
 
 **Ends when**: no release before 0.5.13 is patched any more.
 """

@@ -1,15 +1,17 @@
-"""Make batch-invariant mode register and rebind the NPU's operators, and take them back.
+"""Make batch-invariant mode replace the NPU's operators, and restore them when it is left.
 
-**Why**: `enable_batch_invariant_mode` registers Triton kernels for CUDA only; on an NPU linear
-layers, means, log-softmax, attention and the fused norm would stay dependent on the batch. Leaving
-the mode must restore the operators, which `set_batch_invariant_mode` does on no device.
+**Why**: `enable_batch_invariant_mode` registers Triton kernels for CUDA only. On an NPU the results
+of linear layers, means, log-softmax, attention and the fused norm would depend on the batch.
+Upstream's own branch for the NPU leaves some of these as they are, and never restores operators.
 
 **Where**: `enable_`, `disable_` and `set_batch_invariant_mode` in
-`srt/batch_invariant_ops/batch_invariant_ops.py`; on an NPU each calls into npu_ops and returns.
+`srt/batch_invariant_ops/batch_invariant_ops.py`: on an NPU each calls npu_ops and returns, before
+upstream's own branch if there is one. Nothing of that branch is rewritten.
 
-**Upstream**: pull request 21197 (0.5.13): the function imports `npu_batch_invariant_ops`.
+**Upstream**: pull request 21197 (0.5.13) imports `npu_batch_invariant_ops`, with gaps to 0.5.23.
+Nothing closes `fused_attention_v2_not_replaced`.
 
-**Ends when**: upstream's own branch closes the gaps that are named for it.
+**Ends when**: upstream's own branch has none of the other gaps.
 """
 
 from __future__ import annotations

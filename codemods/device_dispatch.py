@@ -1,9 +1,10 @@
-"""Give the dispatch key "NPU" to the function that names the accelerator.
+"""Return the dispatch key "NPU" from the function that names the accelerator.
 
-**Why**: `enable_batch_invariant_mode` asks it for the key to register under; on an NPU it raises.
+**Why**: `enable_batch_invariant_mode` registers operators under this key; on an NPU the function
+raises.
 
-**Where**: `get_dispatch_device_backend` in `srt/utils/common.py` (0.5.11 ..). Before, "CUDA" is
-written into every registration, and seam batch_invariant deals with it.
+**Where**: `get_dispatch_device_backend` in `srt/utils/common.py` (from 0.5.11). Older releases
+write "CUDA" into every registration, which the seam batch_invariant deals with.
 
 **Upstream**: pull request 21197 (0.5.13) has the same branch.
 

@@ -1,15 +1,14 @@
-"""Vendor the module that holds the batch-invariant operators.
+"""Copy the module with the batch-invariant operators into the tree.
 
-**Why**: the wrappers around Ascend's extension package need more than an inserted line; kept in a
-file of their own they can be read, checked and replaced as one.
+**Why**: the wrappers around Ascend's extension need more than an inserted line. In a file of their
+own they can be read, checked and replaced as one.
 
 **Where**: `srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py`, created with its folders.
 
-**Upstream**: pull request 21197 (0.5.13) has `npu_batch_invariant_ops.py` in the same folder,
-which is never written or changed here; a tree has it when its `enable_batch_invariant_mode`
-imports it.
+**Upstream**: pull request 21197 (0.5.13) has `npu_batch_invariant_ops.py` in the same folder, with
+gaps to 0.5.23. This file is never changed.
 
-**Ends when**: upstream's module closes the gaps that are named for it.
+**Ends when**: upstream's module has none of these gaps.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Keep the radix cache on for ascend where prefill reads it, and off where it does not.
 
 **Why**: up to 0.5.11 the fused prefill branch attends to the new keys and values only, so that a
-cached prefix is ignored and the answer is wrong; 0.5.12 replaced it by one call over the paged
-cache, and the cache may stay on.
+cached prefix is ignored and the answer is wrong. 0.5.12 replaced the branch by one call over the
+paged cache, and the cache may stay on. `forward_extend` of the Ascend attention backend decides.
 
-**Where**: the list `RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND` (0.5.4.post2 ..), a
-comparison inside the handler (.. 0.5.4.post1), or no gate at all (0.5.3.post2 and .post3), where
-one is added. What decides is `forward_extend` of the Ascend attention backend.
+**Where**: the list `RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND` (from 0.5.4.post2), or a
+comparison inside the handler (to 0.5.4.post1). 0.5.3.post2 and .post3 have neither, and get one.
+From 0.5.13 to 0.5.16 another list in the handler refuses DeepSeek models and gets "ascend" too.
 
-**Upstream**: pull request 21197 (0.5.13): the list contains "ascend".
+**Upstream**: pull request 21197 (0.5.13) adds "ascend" to the first list, 0.5.17 drops the other.
 
-**Ends when**: no release before 0.5.13 is patched any more.
+**Ends when**: no release before 0.5.17 is patched any more.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Draw tokens by seed and position on the Ascend path of the sampler.
+"""Sample tokens by seed and position on the Ascend path of the sampler.
 
-**Why**: the path draws from the global generator, so that a request's tokens depend on whatever
-was drawn before. Upstream's own seeded draw depends on the neighbours' parameters still: they
-choose the path for the whole batch, and one path draws by rank. Here every path draws in
-vocabulary order over the logits that it kept, and each row takes the path it would take alone.
+**Why**: the path uses the global random generator, so that a request's tokens depend on whatever
+was sampled before. With upstream's own sampling by seed they still depend on the other requests of
+the batch, whose parameters choose the path for all, and on one path on the rank of a token. Here
+every path samples in vocabulary order, and each row takes the path that it would take alone.
 
-**Where**: `srt/layers/sampler.py`, from `Sampler.forward` down to `multinomial_with_seed`
-(0.5.9 ..). From 0.5.5.post3 to 0.5.8.post1 that function does not follow the distribution.
+**Where**: `srt/layers/sampler.py`, from `Sampler.forward` down to `multinomial_with_seed` (from
+0.5.9). From 0.5.5.post3 to 0.5.8.post1 that function does not follow the distribution. From 0.5.13
+on the same code is inserted before upstream's; only the product that raises for min-p is rewritten.
 
-**Upstream**: pull request 21197 (0.5.13) has the parameters and a draw by seed on each path.
+**Upstream**: pull request 21197 (0.5.13) passes seed and position on, with gaps to 0.5.23.
 
-**Ends when**: upstream's draw is independent of the neighbours.
+**Ends when**: upstream's sampled tokens do not depend on the other requests.
 """
 
 from __future__ import annotations

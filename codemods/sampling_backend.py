@@ -1,12 +1,12 @@
 """Leave the sampling backend "ascend" as it is in deterministic mode.
 
-**Why**: the handler turns every sampling backend into "pytorch"; the fused Ascend path, once it
-draws by seed (seam sampler), need not be given up.
+**Why**: the handler replaces every sampling backend by "pytorch". The fused Ascend path samples by
+seed once the seam sampler is applied, and need not be given up.
 
-**Where**: the assignment with its warning in the handler (.. 0.5.14), or
-`_deterministic_sampling_backend` in `srt/arg_groups/overrides.py` (0.5.15 ..).
+**Where**: the assignment with its warning in the handler (to 0.5.14), or
+`_deterministic_sampling_backend` in `srt/arg_groups/overrides.py` (from 0.5.15).
 
-**Upstream**: pull request 21197 (0.5.13): a guard around both, equal to ours.
+**Upstream**: pull request 21197 (0.5.13) has the same guard around both.
 
 **Ends when**: no release before 0.5.13 is patched any more.
 """
