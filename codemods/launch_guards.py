@@ -1,13 +1,14 @@
-"""Make explicit at launch what determinism on an NPU silently depends on.
+"""Check at launch what determinism on an NPU depends on.
 
 **Why**: a graph captured by an older torch_npu replays a replaced operator with stale lengths and
-gives wrong tokens; collectives are deterministic only when told so; without ASCEND_USE_FIA prefill
-and decode run through kernels that nothing makes batch-invariant.
+gives wrong tokens; collectives are deterministic only if they are told to be; without
+ASCEND_USE_FIA prefill and decode run kernels that nothing makes batch-invariant. From 0.5.14 on the
+flags of graphs are folded into one configuration before, so that it must be changed itself.
 
 **Where**: the end of the deterministic branch of `_handle_deterministic_inference`, which runs
-before worker processes start; it calls the vendored module launch_guards.
+before worker processes start. It calls the module launch_guards, which is copied into the tree.
 
-**Upstream**: has none of it; native releases (0.5.13 ..) get the gap `launch_guards_missing`.
+**Upstream**: has none of it, to 0.5.23.
 
 **Ends when**: upstream sets these itself.
 """
