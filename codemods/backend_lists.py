@@ -67,7 +67,7 @@ def has_ascend(node: cst.CSTNode) -> bool:
             sought=f'"{ASCEND}" in the list',
             expected='a literal list of strings that holds "ascend" at most once',
             found=read.code(_value(node) or node)[:80],
-            action="write the list as a literal, or add the entry by hand",
+            action='write it as a literal list of strings, with "ascend" at most once',
         )
     return ASCEND in values
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import devices, mode, symbols
+from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.operators import (
     FUSED_ATTENTION,
     FUSED_ATTENTION_V2,
@@ -63,7 +64,7 @@ def hand_over(view: View, permits: Permits) -> Sequence[Target]:
                 expected=f"a function beside {ENABLE}, whose flag it shares",
                 found="one in another module",
                 where=(other.site, enable.site),
-                action="see how the mode is kept now and adapt this codemod",
+                action=f"move it beside {enable.block.name}",
             )
     with Located(enable.site):
         mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
@@ -95,7 +96,7 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
             sought=f"the torch.library.Library of {ENABLE}",
             expected="one assignment, directly in the function",
             found=str(count),
-            action="see how the mode is entered now and adapt this codemod",
+            action=as_released(node.name.value),
         ),
     )
     key = [s for s in top if _assigned_call(s, *DISPATCH.names)]
@@ -105,7 +106,7 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
             sought=f"the order of {ENABLE}",
             expected="the flag's check, then the dispatch key, then the library",
             found="another order",
-            action="see how the mode is entered now and adapt this codemod",
+            action=as_released(node.name.value),
         )
     shared = {
         name.name.value for statement in read.find_all(node, cst.Global) for name in statement.names
@@ -115,7 +116,7 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
             sought=f"the global statement of {ENABLE}",
             expected="one that names the library and the flag",
             found=", ".join(sorted(shared)) or "none",
-            action="see how the mode is kept now and adapt this codemod",
+            action="declare both global there, and set them in the function itself",
         )
     arguments = [_target(key[0]) if key else '"NPU"']
     if takes_bmm(node):
@@ -156,7 +157,7 @@ def scope(
             sought=str(SCOPED),
             expected="a context manager with one parameter and one yield of nothing",
             found=read.code(node)[:80],
-            action="see how the mode is scoped now and adapt this codemod",
+            action=as_released(node.name.value),
         )
     text = render(
         "scoped_mode",
@@ -178,7 +179,7 @@ def mode_flag(enable: cst.FunctionDef) -> str:
             sought=f"the flag of {ENABLE}",
             expected="one `if FLAG: return`, directly in the function",
             found=str(count),
-            action="see how a second call is ignored now and adapt this codemod",
+            action="check one flag alone, and return on a line of its own",
         ),
     )
     assert isinstance(step.node, cst.If)
@@ -197,7 +198,7 @@ def takes_bmm(enable: cst.FunctionDef) -> bool:
             sought=f"the parameters of {ENABLE}",
             expected="none, or enable_bmm",
             found=", ".join(names),
-            action="see what the new parameters mean on an NPU and adapt this codemod",
+            action=as_released("the parameters"),
         )
     return bool(names)
 
@@ -249,7 +250,7 @@ def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
             sought=f"the global statement of {node.name.value}",
             expected="exactly one",
             found=str(count),
-            action="see how the mode is kept now and adapt this codemod",
+            action="declare what the function sets in one global statement",
         ),
     )
     edited = edit.place(node, last, text, mark=symbols.OURS, after=True)

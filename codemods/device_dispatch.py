@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import devices
+from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, ENABLE
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.errors import AnchorError
@@ -45,7 +46,7 @@ def premise(view: View) -> NotNeeded | None:
         expected='the function, or registrations under a literal "CUDA"',
         found="neither",
         where=(enable.site,),
-        action="see where the dispatch key comes from now and adapt this codemod",
+        action=as_released("the dispatch key"),
     )
 
 
@@ -92,7 +93,7 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
             sought=f"the else of {DISPATCH} that raises",
             expected="exactly one",
             found=str(count),
-            action='add a branch that gives "NPU" by hand',
+            action='begin the function with `if is_npu(): return "NPU"`',
         ),
     )
     given = read.assigned(last.body.body[0]) if len(last.body.body) == 1 else None
@@ -101,7 +102,7 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
             sought=f"the branches of {DISPATCH}",
             expected='an assignment of "CUDA" or "XPU" in each',
             found=read.code(last.body)[:60],
-            action='add a branch that gives "NPU" by hand',
+            action='begin the function with `if is_npu(): return "NPU"`',
         )
     body = edit.block(f'{given[0]} = "NPU"\n')
     branch = cst.If(

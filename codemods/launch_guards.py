@@ -92,7 +92,7 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
             sought=f"the end of the deterministic branch of {node.name.value}",
             expected="one that every call reaches",
             found="a return inside the branch",
-            action="call launch_guards.apply by hand on every way out",
+            action="take the return out of the branch",
         )
     others = [
         call
@@ -131,7 +131,7 @@ def call_of(node: cst.FunctionDef, branch: Branch) -> str:
             sought=f"how {node.name.value} changes arguments",
             expected=f"a parameter to assign them to, or a view of one and {DECLARE} for it",
             found=", ".join([f"{branch.args} as a {'parameter' if assigns else 'view'}", *found]),
-            action="call launch_guards by hand, and apply what it decides",
+            action=f"assign all to a parameter, or declare all changes by {DECLARE}(NAME, ...)",
         )
     ((declare, record),) = forms
     return render("launch_guards_declared", args=branch.args, declare=declare, record=record)

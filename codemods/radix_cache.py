@@ -57,7 +57,7 @@ def premise(view: View) -> Withheld | None:
                 expected=f"an if in {spot.block.name} that sets {DISABLED} by it",
                 found="none",
                 where=(spot.site, gate.site),
-                action="make sure that the radix cache is off on ascend, since prefill ignores it",
+                action=f"add to it: if {ATTENTION_BACKEND} is not in the list, {DISABLED} = True",
             )
         return _withheld(unsafe, gate.site)
     spot = HANDLER.find(view)
@@ -77,7 +77,7 @@ def targets(view: View) -> Sequence[Target]:
             expected="the list that decides for which backends the radix cache stays on",
             found="no such list, although prefill reads the paged cache",
             where=(spot.site,),
-            action="decide by hand whether the radix cache may stay on for ascend",
+            action="restore the list, and the if of the handler that asks it",
         )
     if not view.source(spot.path).binds("logger"):
         raise AnchorError(
@@ -149,7 +149,7 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             sought=f"what sets {DISABLED} in {node.name.value}",
             expected="no gate, or a comparison of attention_backend with literals",
             found=f"another use of {DISABLED}",
-            action="check by hand that the radix cache is off for ascend, and say so in the code",
+            action=_close(branch),
         )
     found = [step.node for step in branch.steps() if branch.runs(step) and _checks_backend(step)]
     check = read.only(
@@ -158,11 +158,16 @@ def add_gate(node: cst.CSTNode) -> cst.CSTNode:
             sought="the check of the attention backend",
             expected="one if that raises ValueError for an unknown backend",
             found=str(count),
-            action="add the gate by hand: disable_radix_cache for ascend",
+            action=_close(branch),
         ),
     )
     text = render("radix_gate", args=branch.args)
     return edit.insert(node, check, after=edit.block(text))
+
+
+def _close(branch: Branch) -> str:
+    test = f'{branch.args}.{ATTENTION_BACKEND} == "{symbols.ASCEND}"'
+    return f"add to the branch: `if {test}: {branch.args}.{DISABLED} = True`"
 
 
 def _checks_backend(step: Step) -> bool:
@@ -264,7 +269,7 @@ def accept(node: cst.CSTNode) -> cst.CSTNode:
             sought=f"the refusal of DeepSeek models in {node.name.value}",
             expected="one list of its own, in an if that asks for DeepSeek models",
             found="; ".join(read.code(each.backends) for each in refusing)[:80],
-            action="append the entry by hand to the list that refuses DeepSeek models",
+            action='append "ascend" to the list that refuses DeepSeek models',
         ),
     )
     here = [*read.find_all(refusal.step.node, cst.Name)]
@@ -278,7 +283,7 @@ def accept(node: cst.CSTNode) -> cst.CSTNode:
             sought=f"{refusal.name} in {node.name.value}",
             expected="a list that is set once and that only the refusal uses",
             found=f"{len(others)} other uses",
-            action="append the entry by hand if every use means it",
+            action='append "ascend" to the list',
         )
     longer = layout.append_to_list(refusal.backends, symbols.ASCEND, 0)
     return edit.swap(node, refusal.backends, longer)

@@ -22,6 +22,7 @@ from functools import partial
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import filtered_paths, mode, sampling
+from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import (
     DRAW,
     FORWARD_ASCEND,
@@ -67,7 +68,7 @@ def premise(view: View) -> NotNeeded | Withheld | None:
             found=f"sampling from {path}, and a draw that takes "
             + ("probabilities" if path == "logits" else "logarithms"),
             where=(draw.site,),
-            action="bring both from one upstream release",
+            action="take both from one release",
         )
     return None
 
@@ -120,7 +121,7 @@ def _rows_of_batch_flag(view: View, filtered: Spot) -> str:
         expected="all(LEAST <= ....top_k <= MOST for ...), whose limits a row is to be tested for",
         found=read.code(value)[:80],
         where=(batch.site,),
-        action="see what decides on the fused path now and adapt codemods/sampler.py",
+        action=as_released(f"what {flag} is made of"),
     )
 
 
@@ -132,7 +133,7 @@ def _require_caller(view: View, called: Symbol, expected: Spot) -> None:
             expected=expected.block.qualname,
             found=caller.block.qualname,
             where=(caller.site, expected.site),
-            action=f"hand {POSITIONS} down to it by hand",
+            action=f"call it from {expected.block.qualname} itself",
         )
 
 
@@ -172,7 +173,7 @@ def pass_from_forward(node: cst.CSTNode) -> cst.CSTNode:
             sought=f"the caller of {FORWARD_ASCEND}",
             expected=f"a function with a parameter {POSITIONS}",
             found=read.code(node.params)[:80],
-            action=f"hand {POSITIONS} down to it",
+            action=f"give it the parameter {POSITIONS}",
         )
     return _append_arguments(node, FORWARD_ASCEND, POSITIONS)
 
@@ -219,7 +220,7 @@ def _logits_and_info(node: cst.FunctionDef) -> tuple[str, str]:
             sought=f"the parameters of {node.name.value}",
             expected="self, the logits and what else sampling needs",
             found=", ".join(names),
-            action="see what the parameters mean now and adapt codemods/sampler.py",
+            action=as_released("the parameters"),
         )
     return names[1], names[2]
 
@@ -239,7 +240,7 @@ def draw_filtered(node: cst.CSTNode, draw: str, rows: str = "") -> cst.CSTNode:
             sought=f"the parameters of {SAMPLE_ASCEND}",
             expected=", ".join(INTERFACE),
             found=", ".join(names),
-            action="see what the new parameters mean and adapt this codemod",
+            action=as_released("the parameters"),
         )
     paths = filtered_paths.filtered_paths(node, flag, rows)
     node = _draw_alone(node, paths, flag, draw)
@@ -298,7 +299,7 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
                     sought=f"the decorators of {DRAW}",
                     expected="torch.compile, or none that could compile it",
                     found=read.code(decorator.decorator)[:80],
-                    action="make sure that the function is not compiled on an NPU",
+                    action="take the decorator off, or apply torch.compile in its place",
                 )
     if not _clamps(node):
         found = [s for s in read.steps(node) if _is_uniform(s)]
@@ -312,7 +313,7 @@ def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
                 sought="the uniform draw",
                 expected="one in float64, in which the largest value below 1 can be told from 1",
                 found=read.code(step.node)[:80],
-                action="bound the draw below 1 by hand",
+                action="draw in float64",
             )
         node = edit.place(node, step, render("clamp", uniform=pair[0]), after=True)
     return node
@@ -397,7 +398,7 @@ def _disabled(decorator: cst.BaseExpression) -> cst.Call:
             sought=f"the decorator of {DRAW}",
             expected="torch.compile without disable=, or with disable=is_npu()",
             found=read.code(call),
-            action="make sure that the function is not compiled on an NPU",
+            action="leave disable= out",
         )
     extra = cst.parse_expression("_(disable=is_npu())")
     assert isinstance(extra, cst.Call)
@@ -449,7 +450,7 @@ def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
             sought=f"the parameters of {node.name.value}",
             expected="positional ones without defaults",
             found=read.code(node.params)[:80] or "none",
-            action=f"append {', '.join(new)} without a default by hand",
+            action="make all parameters positional, without defaults",
         )
     return layout.append_parameter(node, *new, indent=_indent(node))
 

@@ -144,7 +144,7 @@ def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
             found=f"{count}: " + "; ".join(read.code(s.node)[:60] for s in found)
             if found
             else str(count),
-            action="see where the sampling backend is set now and adapt this codemod",
+            action="set it once, in a statement that always and only runs with the branch",
         ),
     )
     if not (_forces(step) or _chooses(step)):
@@ -152,14 +152,14 @@ def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
             sought="the assignment of the sampling backend",
             expected='"pytorch", or a choice between "ascend" and "pytorch"',
             found=read.code(step.node)[:80],
-            action="guard the assignment and its warning by hand",
+            action='assign "pytorch" directly in the branch, and warn in the next statement',
         )
     if not branch.runs(step) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected="a direct child of the if, followed by its logger.warning",
             found=read.code(step.next)[:60] if step.next else "nothing behind it",
-            action="guard the assignment and its warning by hand",
+            action='assign "pytorch" directly in the branch, and warn in the next statement',
         )
     pair = read.assigned(step.node)
     assert pair is not None

@@ -8,6 +8,7 @@ from typing import cast
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.operators import FUSED_FILTER
 from sgl_npu_patch.codemods.upstream.symbols import DRAW
 from sgl_npu_patch.engine.cst import edit, read
@@ -63,7 +64,7 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
             sought="the draw of the sorted path",
             expected=f"torch.multinomial({values}, ...)",
             found=read.code(sorted_draw.node)[:60],
-            action="see what is drawn from now and adapt codemods/sampler.py",
+            action=f"draw from {values}",
         )
     for step in (fused_draw, sorted_draw):
         if len(step.above) != 1:
@@ -71,7 +72,7 @@ def filtered_paths(node: cst.FunctionDef, flag: str = "", rows: str = "") -> Pat
                 sought=f"the unseeded draw in {node.name.value}",
                 expected="one that each path always makes",
                 found="one under a further condition",
-                action="see how sampling changed upstream and adapt codemods/sampler.py",
+                action="take the condition away",
             )
         require_plain_return(step, node.body.body, ((choice.node, True),))
     fused_call = read.only(
@@ -107,7 +108,7 @@ def unclear(sought: str, expected: str) -> Callable[[int], AnchorError]:
         sought=sought,
         expected=expected,
         found=f"{count} of them",
-        action="see how sampling changed upstream and adapt codemods/sampler.py",
+        action=as_released("the function"),
     )
 
 
@@ -165,7 +166,7 @@ def _require_only_draw(unseeded: Step, seeded: cst.BaseSuite) -> None:
         sought="upstream's draw by seed",
         expected=f"a branch that draws by {DRAW} and one by torch.multinomial, and no more",
         found=read.code(seeded)[:80],
-        action="see what else the branch does now and adapt codemods/sampler.py",
+        action="take whatever else they do out of both branches",
     )
 
 
@@ -185,7 +186,7 @@ def drawn_from(step: Step) -> str:
             sought="what an unseeded draw is made from",
             expected="torch.multinomial of a variable",
             found=read.code(call)[:80],
-            action="see what is drawn from now and adapt codemods/sampler.py",
+            action="draw from a variable that holds the probabilities",
         )
     return name
 
@@ -202,7 +203,7 @@ def require_softmax(name: str, origin: str, where: cst.CSTNode) -> None:
         sought=f"what {name} holds where it is drawn from",
         expected=f"the softmax of {origin}, masked or not, and nothing else",
         found="another computation" if values else "no assignment",
-        action="see how sampling changed upstream and adapt codemods/sampler.py",
+        action=as_released("the function"),
     )
 
 
@@ -214,7 +215,7 @@ def _require_masked_only(name: str, where: cst.CSTNode) -> None:
             sought=f"what {name} holds where it is drawn from",
             expected="the sorted probabilities, masked or not, and nothing else",
             found="another computation",
-            action="see how sampling changed upstream and adapt codemods/sampler.py",
+            action=as_released("the function"),
         )
 
 
@@ -279,7 +280,7 @@ def require_plain_return(
                 sought="what becomes of the drawn tokens",
                 expected="conversions, then a return of nothing else",
                 found=read.code(statement)[:80],
-                action="see what else the path gives or does now and adapt codemods/sampler.py",
+                action="take out what else is done with the tokens, or returned",
             )
 
 
@@ -342,7 +343,7 @@ def _fusable(node: cst.FunctionDef, choice: cst.If) -> str:
             sought=f"the test of the rows in {node.name.value}",
             expected="torch.all of a test on the parameters",
             found=read.code(call)[:80],
-            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+            action="write the test of the rows into torch.all",
         )
     return read.code(rows)
 
@@ -364,7 +365,7 @@ def _behind_row_test(node: cst.FunctionDef, choice: Step, flag: str) -> Step:
             expected=f"hasattr(...) and {flag or 'torch.all(...)'} "
             "in the function's first statement",
             found=read.code(others[0])[:80],
-            action="see how a row is assigned to a path now and adapt codemods/sampler.py",
+            action=as_released("the choice of a path"),
         )
     return first
 

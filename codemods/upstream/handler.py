@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import ENABLED
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.cst.read import Step
@@ -70,7 +71,7 @@ def enabled_branch(function: cst.FunctionDef) -> Branch:
             sought=f"if ...{ENABLED} in {function.name.value}",
             expected="exactly one, directly in the function and with a block of its own",
             found=str(count),
-            action="see how the handler changed upstream and adapt codemods/upstream",
+            action=as_released("the branch"),
         ),
     )
 

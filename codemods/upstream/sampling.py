@@ -6,6 +6,7 @@ from typing import Literal
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import (
     ASCEND,
     DRAW,
@@ -46,7 +47,7 @@ def backends_sampled(view: View) -> Site:
         sought="the sampler's choice between sampling backends",
         expected='one function that compares with "flashinfer" and "pytorch", or an Ascend path',
         found="neither",
-        action="see where sampling moved upstream and adapt codemods/upstream",
+        action=as_released("the choice"),
     )
 
 
@@ -82,7 +83,7 @@ def takes_probabilities(spot: Spot) -> bool:
         expected=f"a body that takes the log of {first or 'its first parameter'} or adds it",
         found="neither, so whether it takes probabilities or logarithms cannot be told",
         where=(spot.site,),
-        action="pass what the function expects by hand, or restore upstream's body",
+        action=as_released("the body"),
     )
 
 

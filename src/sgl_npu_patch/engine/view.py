@@ -143,7 +143,7 @@ class View:
                     Site(source.path, top + first - shelled, block.qualname) for first, _ in found
                 )
                 or (Site(source.path, block.line, block.qualname),),
-                action="see how the function changed upstream and adapt codemods/upstream",
+                action="keep exactly one there, or report the release that has it otherwise",
             )
         first, last = (line - shelled for line in found[0])
         ends = [block.start, *(block.start + m.end() for m in _LINE.finditer(text)), block.end]
@@ -192,7 +192,7 @@ class View:
                 expected="exactly one call in the package, inside a function",
                 found=f"{len(called)} calls and {len(others)} other uses",
                 where=tuple(Site(s.path, u.line, name) for s, u, name in called + others),
-                action="thread the new arguments through the further uses by hand",
+                action="leave one call, inside a function, and no other use",
             )
         source, block = holders[0]
         return self._spot(source, block)
@@ -265,9 +265,9 @@ class View:
                 or (close or Site(self.package / "__init__.py", 0, f"without {named}"),),
                 nearest=f"{close} (a similar name is not taken)" if close else "",
                 action=(
-                    "remove the definition that is not used, or patch this place by hand"
+                    "keep one of them: remove or rename the others"
                     if found
-                    else "see what took its place upstream and adapt the codemod"
+                    else "restore it under this name, or report the release that has none"
                 ),
             )
         _check_in_force(*found[0])
@@ -388,7 +388,7 @@ def _check_in_force(source: Source, block: Block) -> None:
         expected="a definition of the module or of a class, under no condition and not replaced",
         found=f"one that an {again[0].kind} replaces" if again else f"one {what}",
         where=tuple(Site(source.path, b.line, b.qualname) for b in (block, *again)),
-        action="see when this definition is in force, then edit it by hand",
+        action="define it once, of the module or of a class, under no condition",
     )
 
 
