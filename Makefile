@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 RELEASE ?= 0.5.12.post1
+# Per cent of the lines of the codemods that the tests run.
+COVERED := 98
 
 BIN := $(VENV)/bin
 DEMO := build/demo
@@ -10,7 +12,7 @@ PRISTINE := $(DEMO)/sglang-$(RELEASE)
 PATCHED := $(DEMO)/sglang-$(RELEASE)-patched
 TYPED := build/typed/sgl_npu_patch
 
-.PHONY: run test lint typecheck pytest docs docs-torch-npu refresh bench clean
+.PHONY: run test test-all lint typecheck docs docs-torch-npu refresh bench clean
 
 run: $(VENV)/run.stamp $(PRISTINE)/sglang
 	rm -rf $(PATCHED)
@@ -21,7 +23,13 @@ run: $(VENV)/run.stamp $(PRISTINE)/sglang
 	@echo
 	@git --no-pager diff --no-index --stat $(PRISTINE) $(PATCHED) || test $$? -eq 1
 
-test: lint typecheck pytest
+test: lint typecheck
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# All tests, also those that take long, and the coverage of the codemods.
+test-all: lint typecheck
+	$(BIN)/python -m pytest -n 2 --cov=codemods --cov-report=term-missing:skip-covered \
+	  --cov-fail-under=$(COVERED)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -34,11 +42,8 @@ lint: $(VENV)/test.stamp
 typecheck: $(VENV)/test.stamp
 	rm -rf build/typed
 	mkdir -p $(TYPED)
-	ln -s $(addprefix $(CURDIR)/,$(wildcard src/sgl_npu_patch/*) codemods npu_ops templates) $(TYPED)
+	for part in src/sgl_npu_patch/* codemods npu_ops templates; do ln -s "$$PWD/$$part" $(TYPED); done
 	$(BIN)/mypy
-
-pytest: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n 2
 
 # Writes docs/seams.md from the docstrings of the codemods.
 docs: $(VENV)/run.stamp
@@ -48,7 +53,8 @@ docs: $(VENV)/run.stamp
 docs-torch-npu: $(VENV)/run.stamp
 	$(BIN)/python docs/torch_npu.py
 
-# Rewrites the golden table of statuses and the simulator's schemas; review the result as a diff.
+# Rewrites what the tests compare with: the statuses and edits of the releases, the cases of the
+# seams, the simulator's schemas. Review the result as a diff.
 refresh: $(VENV)/test.stamp
 	$(BIN)/python -m tests.upstream.refresh
 	$(BIN)/python -m tests.simulator.refresh
@@ -75,6 +81,8 @@ $(VENV)/test.stamp: $(BIN)/python pyproject.toml
 
 # Debian splits ensurepip from python3: there, the pip outside fills the environment.
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else \
+	  "sgl-npu-patch needs Python 3.10 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv $(VENV) || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import os
-import pickle
 import subprocess
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import ndiff
 from pathlib import Path, PurePosixPath
 
@@ -13,19 +10,13 @@ import black
 import isort
 import pytest
 from black.report import NothingChanged
-from filelock import FileLock
 
 from sgl_npu_patch.codemods import SERIES
-from tests.upstream.program import Run, program
-from tests.upstream.releases import (
-    FORKS_NATIVE,
-    FORKS_PATCHED,
-    RELEASES_NATIVE,
-    RELEASES_PATCHED,
-    copy_tree,
-    release_tree,
-)
+from tests.upstream import trees
+from tests.upstream.program import program
+from tests.upstream.releases import FORKS, RELEASES_NATIVE, RELEASES_PATCHED, copy_tree
 from tests.upstream.test_statuses import expected_statuses, left_open
+from tests.upstream.trees import SHAPES, Patched, sampled
 
 VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
 
@@ -33,80 +24,23 @@ VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
 DELETED_LINES_AT_MOST = {"0.5.12.post1": 13, "0.5.23": 20}
 
 
-@dataclass(frozen=True, slots=True)
-class Patched:
-    """A release, a patched copy of it, and what the program said on the way."""
-
-    release: str
-    pristine: Path
-    tree: Path
-    diff: Run
-    apply: Run
-
-    @property
-    def changed(self) -> list[PurePosixPath]:
-        return self.apply.changed
-
-    @property
-    def added(self) -> list[PurePosixPath]:
-        return self.apply.added
-
-    @property
-    def written(self) -> list[PurePosixPath]:
-        return [*self.changed, *self.added]
-
-    @property
-    def statuses(self) -> dict[str, str]:
-        applied = {"pending": "applied"}
-        return {s: applied.get(each, each) for s, each in expected_statuses(self.release).items()}
-
-    def program(self, command: str, *options: str, tree: Path | None = None) -> Run:
-        return program(command, tree or self.tree, *options)
+FEW = ("0.5.3.post2", "0.5.12.post1", "0.5.23")
 
 
-@pytest.fixture(scope="module")
-def patched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Patched:
-    """Patch a release once, whichever of the parallel test processes asks first."""
-    release = request.param
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    tree = shared / f"patched-{release}"
-    runs = shared / f"{tree.name}.runs"
-    with FileLock(f"{runs}.lock"):
-        if not runs.exists():
-            copy_tree(release, tree)
-            done = program("diff", tree), program("apply", tree, "--format", "json")
-            runs.write_bytes(pickle.dumps(done))
-        diff, apply = pickle.loads(runs.read_bytes())
-    assert apply.code == 0, apply.stderr
-    return Patched(release, release_tree(release), tree, diff, apply)
+@pytest.fixture
+def patched(request: pytest.FixtureRequest) -> Patched:
+    return trees.patched(request.param)
 
 
-# One release of every row of the table, where a whole further run on each would say no more.
-SHAPES = (
-    "0.5.3",
-    "0.5.3.post2",
-    "0.5.4.post1",
-    "0.5.8.post1",
-    "0.5.10",
-    "0.5.11",
-    "0.5.12.post1",
-    "0.5.13",
-    "0.5.16",
-    "0.5.18",
-    "0.5.20",
-    "0.5.23",
-)
+def patched_releases(versions: tuple[str, ...], often: tuple[str, ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("patched", sampled(versions, often), indirect=True)
 
 
-def patched_releases(*releases: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("patched", releases, indirect=True)
-
-
-all_patched = patched_releases(*RELEASES_PATCHED, *FORKS_PATCHED, *RELEASES_NATIVE, *FORKS_NATIVE)
-every_shape = patched_releases(*SHAPES)
-last_patched = patched_releases("0.5.12.post1", "0.5.23")
+ALL = (*RELEASES_PATCHED, *RELEASES_NATIVE, *FORKS)
+every_shape = patched_releases(ALL, SHAPES)
+some_of_all = patched_releases(ALL, FEW)
+some_shapes = patched_releases(SHAPES, FEW)
+last_patched = patched_releases(("0.5.12.post1", "0.5.23"), FEW)
 
 
 def snapshot(tree: Path) -> dict[str, tuple[bytes, int]]:
@@ -118,15 +52,21 @@ def snapshot(tree: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-@all_patched
+@every_shape
 def test_statuses(patched: Patched) -> None:
-    assert patched.apply.statuses == patched.statuses
-    assert patched.apply.gaps == left_open(patched.release)
-    assert patched.changed
-    assert {path.parent.as_posix() for path in patched.added} == {f"sglang/{VENDORED}"}
+    found = patched.apply
+    assert found.statuses == applied(patched.release)
+    assert found.gaps == left_open(patched.release)
+    assert found.changed
+    assert {path.parent.as_posix() for path in found.added} == {f"sglang/{VENDORED}"}
 
 
-@all_patched
+def applied(release: str) -> dict[str, str]:
+    expected = expected_statuses(release)
+    return {s: "applied" if each == "pending" else each for s, each in expected.items()}
+
+
+@every_shape
 def test_only_the_reported_files_differ(patched: Patched) -> None:
     differing = {
         path
@@ -134,23 +74,23 @@ def test_only_the_reported_files_differ(patched: Patched) -> None:
         if not (patched.pristine / path).is_file() or (patched.pristine / path).read_bytes() != data
     }
     assert differing == {path.as_posix() for path in patched.written}
-    assert not [path for path in patched.added if (patched.pristine / path).exists()]
+    assert not [path for path in patched.apply.added if (patched.pristine / path).exists()]
 
 
-@all_patched
+@every_shape
 def test_written_files_compile(patched: Patched) -> None:
     for path in patched.written:
         compile((patched.tree / path).read_bytes(), str(path), "exec", dont_inherit=True)
 
 
-@all_patched
+@every_shape
 def test_second_run_touches_nothing(patched: Patched) -> None:
     before = snapshot(patched.tree)
-    again = patched.program("apply", "--format", "json")
+    again = program("apply", patched.tree, "--format", "json")
     assert again.code == 0
     assert again.report["changed"] == again.report["added"] == []
     assert again.statuses == {
-        seam: once_applied(seam, status) for seam, status in patched.statuses.items()
+        seam: once_applied(seam, status) for seam, status in applied(patched.release).items()
     }
     assert snapshot(patched.tree) == before
 
@@ -165,13 +105,13 @@ def once_applied(seam: str, status: str) -> str:
     return "not-needed" if seam == "attention_comment" else "already"
 
 
-@every_shape
+@some_shapes
 def test_nothing_is_left_to_do(patched: Patched) -> None:
-    assert patched.program("apply", "--check").code == 0
-    assert patched.program("diff").stdout == b""
+    assert program("apply", patched.tree, "--check").code == 0
+    assert program("diff", patched.tree).stdout == b""
 
 
-@all_patched
+@every_shape
 @pytest.mark.parametrize(
     "command",
     [("git", "apply", "--whitespace=nowarn"), ("patch", "-p1", "-F0", "--silent")],
@@ -180,14 +120,12 @@ def test_nothing_is_left_to_do(patched: Patched) -> None:
 def test_diff_applied_by_others_gives_the_same_bytes(
     patched: Patched, command: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for path in patched.changed:
+    for path in patched.apply.changed:
         copy = tmp_path / path
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((patched.pristine / path).read_bytes())
-    assert patched.diff.code == 0
-    done = subprocess.run(
-        command, check=False, cwd=tmp_path, input=patched.diff.stdout, capture_output=True
-    )
+    diff = patched.apply.report["diff"].encode()
+    done = subprocess.run(command, check=False, cwd=tmp_path, input=diff, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     # Nothing on stderr either: fuzz, offsets and whitespace are reported there or on stdout.
     assert done.stdout + done.stderr == b""
@@ -195,21 +133,27 @@ def test_diff_applied_by_others_gives_the_same_bytes(
     assert {path: data for path, (data, _) in snapshot(tmp_path).items()} == expected
 
 
-@every_shape
-def test_check_foretold_the_change(patched: Patched, tmp_path: Path) -> None:
+@some_shapes
+def test_check_and_diff_foretell_the_change(patched: Patched, tmp_path: Path) -> None:
     tree = copy_tree(patched.release, tmp_path / "tree")
     before = snapshot(tree)
-    check = patched.program("apply", "--check", "--format", "json", tree=tree)
+    check = program("apply", tree, "--check", "--diff", "--format", "json")
     assert check.code == 1
+    assert program("diff", tree).stdout == check.report["diff"].encode()
     assert snapshot(tree) == before
-    for key in ("outcomes", "changed", "added"):
+    for key in ("changed", "added", "diff"):
         assert check.report[key] == patched.apply.report[key]
+    for foretold, done in zip(
+        check.report["outcomes"], patched.apply.report["outcomes"], strict=True
+    ):
+        pending = foretold["status"] == "pending"
+        assert {**foretold, "status": "applied" if pending else foretold["status"]} == done
 
 
-@every_shape
+@some_shapes
 def test_strict_is_about_withheld_seams_and_gaps(patched: Patched) -> None:
     withheld = "withheld" in patched.apply.statuses.values()
-    strict = patched.program("apply", "--strict")
+    strict = program("apply", patched.tree, "--strict")
     assert strict.code == (1 if withheld or patched.apply.gaps else 0)
 
 
@@ -229,7 +173,7 @@ def isort_sorts_as_sglang(source: str) -> str:
     return isort.code(source, profile="black", known_first_party=["sglang"])
 
 
-@all_patched
+@some_of_all
 @pytest.mark.parametrize("formatter", [black_formats, isort_sorts, isort_sorts_as_sglang])
 def test_formatters_complain_of_nothing_new(
     patched: Patched, formatter: Callable[[str], str]
@@ -237,7 +181,7 @@ def test_formatters_complain_of_nothing_new(
     for path in patched.written:
         after = (patched.tree / path).read_text(encoding="utf-8")
         complaints = formatter_complaints(after, formatter)
-        if complaints and path in patched.changed:
+        if complaints and path in patched.apply.changed:
             before = (patched.pristine / path).read_text(encoding="utf-8")
             complaints -= formatter_complaints(before, formatter)
         assert not complaints, f"{path}: {complaints}"
@@ -267,7 +211,7 @@ def deleted_lines(before: Path, after: Path) -> list[str]:
 def test_footprint_is_small(patched: Patched) -> None:
     deleted: dict[PurePosixPath, list[str]] = {}
     reindented: dict[PurePosixPath, list[str]] = {}
-    for path in patched.changed:
+    for path in patched.apply.changed:
         assert VENDORED not in path.as_posix()
         before, after = patched.pristine / path, patched.tree / path
         deleted[path] = deleted_lines(before, after)

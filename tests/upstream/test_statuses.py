@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.gaps import FUSED_ATTENTION_V2, GAPS
 from tests.upstream.edited import native_gaps
-from tests.upstream.golden import EXPECTED, observe, read_expected, render
+from tests.upstream.golden import (
+    EXPECTED,
+    observe,
+    read_expected,
+    read_patches,
+    render,
+)
 from tests.upstream.program import SEAMS, program
 from tests.upstream.releases import (
     FORKS,
@@ -73,34 +80,12 @@ STATUSES = {
     "lsglang==1.6.5": "U U U U A A N A A",
 }
 
-# The last native release whose own form has each gap; every one is there from 0.5.13 on.
-LAST_RELEASE_WITH_GAP = {
-    "alias_not_rebound": "0.5.20",
-    "out_overload_lost": "0.5.20",
-    "workspace_not_rebound": "0.5.20",
-    "fused_attention_v2_not_replaced": "0.5.23",
-    "rebinding_not_undone": "0.5.23",
-    "addmm_not_registered": "0.5.23",
-    "bmm_not_registered": "0.5.23",
-    "mean_of_all_not_replaced": "0.5.23",
-    "scoped_mode_not_restored": "0.5.23",
-    "extension_not_checked": "0.5.23",
-    "mean_dtype": "0.5.23",
-    "add_rms_norm_signature": "0.5.23",
-    "min_p_type_error": "0.5.23",
-    "neighbour_dependent_draw": "0.5.23",
-    "launch_guards_missing": "0.5.23",
-    "gumbel_upper_bound": "0.5.17",
-    "top_p_dtype": "0.5.22",
-    "deepseek_refused": "0.5.16",
-}
-
 # A native fork follows the development branch, and has the gaps of the release cut next to it.
 GAPS_AS_IN = {"lsglang==1.4.7": "0.5.17", "lsglang==1.5.3": "0.5.18", "lsglang==1.6.5": "0.5.21"}
 
 
-OPEN = "fused_attention_v2_not_replaced"
-"""The gap that nothing closes: Ascend's extension has no such operator."""
+OPEN = FUSED_ATTENTION_V2.name
+"""The gap that nothing closes."""
 # This fork took over upstream's call of that operator.
 OPEN_IN = (*RELEASES_NATIVE, *FORKS_NATIVE, "lsglang==1.3.1")
 
@@ -114,9 +99,10 @@ def expected_gaps(release: str) -> set[str]:
     """Return the gaps of upstream's own form."""
     position = RELEASES_NATIVE.index(GAPS_AS_IN.get(release, release))
     return {
-        gap
-        for gap, last in LAST_RELEASE_WITH_GAP.items()
-        if position <= RELEASES_NATIVE.index(last)
+        gap.name
+        for gap in GAPS.values()
+        if RELEASES_NATIVE.index(gap.since) <= position
+        and (gap.until is None or position <= RELEASES_NATIVE.index(gap.until))
     }
 
 
@@ -155,7 +141,7 @@ def test_golden_table_agrees_with_the_statuses_spelled_out(
 
 @pytest.mark.parametrize("release", [*RELEASES_NATIVE, *FORKS_NATIVE])
 def test_gaps_of_upstreams_form_are_found_by_structure(release: str) -> None:
-    assert native_gaps(release).keys() == expected_gaps(release)
+    assert native_gaps(release) == {gap: GAPS[gap].seam for gap in expected_gaps(release)}
 
 
 @pytest.mark.parametrize("release", RELEASES_TOO_OLD)
@@ -166,8 +152,12 @@ def test_golden_table_refuses_what_is_too_old(
 
 
 @pytest.mark.parametrize("release", [*RELEASES, *FORKS])
-def test_release_has_the_golden_status(expected: dict[str, dict[str, Any]], release: str) -> None:
-    assert observe(release) == expected[release]
+def test_release_is_judged_and_edited_as_recorded(
+    expected: dict[str, dict[str, Any]], release: str
+) -> None:
+    observed = observe(release)
+    assert observed.entry == expected[release]
+    assert observed.edits == read_patches().get(release, "")
 
 
 @pytest.mark.parametrize("release", RELEASES_TOO_OLD)

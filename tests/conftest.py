@@ -1,0 +1,21 @@
+"""Share patched releases among the processes of a run, and collect garbage seldom."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+
+import pytest
+
+TREES = "SGL_NPU_PATCH_TEST_TREES"
+"""Names the folder in which `tests.upstream.trees` lays out what it patches."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Syntax trees are many small objects, which the collector would visit again and again.
+    gc.set_threshold(100_000, 20, 100)
+    if TREES not in os.environ:
+        os.environ[TREES] = tempfile.mkdtemp(prefix="sgl-npu-patch-trees-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(TREES)))
