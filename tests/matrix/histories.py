@@ -44,6 +44,30 @@ def history(folder: Path, commits: Sequence[Files], tags: Mapping[str, int] | No
     return folder
 
 
+def graph(folder: Path, commits: Mapping[str, tuple[str, Files]]) -> Path:
+    """Make a bare repository whose commits are tagged by their names, the last one is `main`.
+
+    Each is given by the names of its parents, separated by blanks, and by the files in which it
+    differs from the first of them; one without parents has the whole package.
+    """
+    subprocess.run(["git", "init", "--quiet", "--bare", "-b", "main", str(folder)], check=True)
+    lines = []
+    for number, (name, (parents, files)) in enumerate(commits.items()):
+        first, *others = parents.split() or [""]
+        lines += ["reset refs/heads/main", *([f"from refs/tags/{first}"] if first else []), ""]
+        lines += ["commit refs/heads/main", f"mark :{number + 1}"]
+        lines += [f"committer tests <tests@localhost> {1_700_000_000 + number} +0000"]
+        lines += [f"data {len(name)}\n{name}"]
+        lines += [f"merge refs/tags/{other}" for other in others]
+        for path, text in {**({} if first else SOURCES), **files}.items():
+            lines.append(f"M 100644 inline python/sglang/{path}")
+            lines.append(f"data {len((text or '').encode())}\n{text}")
+        lines += [f"reset refs/tags/{name}", f"from :{number + 1}", ""]
+    importing = ["git", "-C", str(folder), "fast-import", "--quiet"]
+    subprocess.run(importing, check=True, input="\n".join([*lines, ""]).encode())
+    return folder
+
+
 def commit_of(repository: Path, revision: str) -> str:
     command = ["git", "-C", str(repository), "rev-parse", revision]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

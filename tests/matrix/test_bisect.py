@@ -10,7 +10,7 @@ from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.matrix.bisect import Found, bisect
 from sgl_npu_patch.matrix.judge import Judge, Options
 from tests.engine.package import COMMON, SOURCES, run
-from tests.matrix.histories import BROKEN, OTHER, commit_of, history
+from tests.matrix.histories import BROKEN, OTHER, Files, commit_of, graph, history
 
 SEAM = "device_dispatch"
 WHOLE = {COMMON: SOURCES[COMMON]}
@@ -140,11 +140,107 @@ def test_tree_that_is_refused_is_a_status(tmp_path: Path, judge: Judge) -> None:
     assert f"+++ b/python/sglang/{COMMON}" in change["diff"]
 
 
+Commits = dict[str, tuple[str, Files]]
+BREAK = {COMMON: BROKEN}
+
+
+def made(judge: Judge, repository: Path, good: str = "base") -> list[tuple[str, str, str, str]]:
+    """Return each change as its subject, that of its merge, and the statuses around it."""
+    found = search(judge, repository, good, "main")
+    assert found.judged <= found.commits + 1
+    names = {commit_of(repository, "m^0"): "m", "": ""}
+    return [
+        (each["subject"], names[each.get("merge", "")], each["before"], each["after"])
+        for each in found.changes
+    ]
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_commit_on_the_side_that_was_merged(tmp_path: Path, judge: Judge, place: int) -> None:
+    """Main goes on beside the branch, and after the merge."""
+    commits: Commits = {"base": ("", {}), "beside": ("base", filler(1))}
+    for number in range(7):
+        files = BREAK if number == place else {"srt/side.py": f"x = {number}\n"}
+        commits[f"b{number}"] = (f"b{number - 1}" if number else "base", files)
+    commits |= {"m": ("beside b6", BREAK), "last": ("m", filler(2))}
+    repository = graph(tmp_path / "repository", commits)
+    assert made(judge, repository) == [(f"b{place}", "m", "pending", "conflict")]
+    (change,) = search(judge, repository, "base", "main").changes
+    assert change["commit"] == commit_of(repository, f"b{place}")
+    assert "-def get_dispatch_device_backend():" in change["diff"]
+
+
+def test_merge_that_makes_the_change_itself(tmp_path: Path, judge: Judge) -> None:
+    commits: Commits = {
+        "base": ("", {}),
+        "beside": ("base", filler(1)),
+        "b": ("base", {"srt/side.py": "x = 1\n"}),
+        "m": ("beside b", {"srt/side.py": "x = 1\n", **BREAK}),
+    }
+    repository = graph(tmp_path / "repository", commits)
+    assert made(judge, repository) == [("m", "", "pending", "conflict")]
+
+
+def test_merge_within_the_side(tmp_path: Path, judge: Judge) -> None:
+    """The branch merged another one, as it also merged main before."""
+    commits: Commits = {
+        "base": ("", {}),
+        "beside": ("base", filler(1)),
+        "b1": ("base", {"srt/side.py": "x = 1\n"}),
+        "back": ("b1 beside", filler(1)),
+        "inner1": ("b1", BREAK),
+        "inner2": ("inner1", {"srt/inner.py": "x = 1\n"}),
+        "b2": ("back inner2", BREAK),
+        "b3": ("b2", {"srt/side.py": "x = 2\n"}),
+        "m": ("beside b3", BREAK),
+    }
+    repository = graph(tmp_path / "repository", commits)
+    assert made(judge, repository) == [("inner1", "m", "pending", "conflict")]
+
+
+def test_side_that_changes_twice(tmp_path: Path, judge: Judge) -> None:
+    commits: Commits = {
+        "base": ("", {}),
+        "b1": ("base", BREAK),
+        "b2": ("b1", filler(1)),
+        "b3": ("b2", gone()),
+        "m": ("base b3", gone()),
+    }
+    repository = graph(tmp_path / "repository", commits)
+    assert made(judge, repository) == [
+        ("b1", "m", "pending", "conflict"),
+        ("b3", "m", "conflict", "missing"),
+    ]
+
+
+def test_merge_that_undoes_what_main_had(tmp_path: Path, judge: Judge) -> None:
+    commits: Commits = {
+        "root": ("", {}),
+        "base": ("root", BREAK),
+        "b": ("root", filler(1)),
+        "m": ("base b", {**WHOLE, **filler(1)}),
+    }
+    repository = graph(tmp_path / "repository", commits)
+    assert made(judge, repository) == [("m", "", "conflict", "pending")]
+
+
+def test_merge_of_three_and_of_unrelated_histories(tmp_path: Path, judge: Judge) -> None:
+    commits: Commits = {
+        "base": ("", {}),
+        "b1": ("base", filler(1)),
+        "b2": ("base", BREAK),
+        "other": ("", BREAK),
+        "m": ("base other b1 b2", BREAK),
+    }
+    repository = graph(tmp_path / "repository", commits)
+    assert made(judge, repository) == [("b2", "m", "pending", "conflict")]
+
+
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
     [
         ("main", "main~1", "main~1 has no commits that main lacks: are --good and --bad swapped"),
-        ("main~2", "main~1", "device_dispatch is applied both at main~2 and at main~1"),
+        ("main~2", "main~1", "device_dispatch is pending both at main~2 and at main~1"),
     ],
 )
 def test_nothing_to_find(tmp_path: Path, judge: Judge, good: str, bad: str, said: str) -> None:
@@ -166,7 +262,7 @@ def test_command(tmp_path: Path) -> None:
     change, _ = done.report["changes"]
     assert list(change) == ["seam", "commit", "date", "subject", "before", "after", "diff"]
     text = run("bisect", repository, "--good", "main~3", "--bad", "main").stdout.decode()
-    assert text.startswith(f"{SEAM}: applied -> conflict\n  commit   {change['commit']}\n")
+    assert text.startswith(f"{SEAM}: pending -> conflict\n  commit   {change['commit']}\n")
     assert "\n-def get_dispatch_device_backend():\n" in text
     same = run("bisect", repository, "--good", "main~3", "--bad", "main~2", "--seam", SEAM)
     assert (same.code, same.stdout) == (2, b"")

@@ -76,7 +76,7 @@ def matrix(
 
 def _blame(judge: Judge, place: str, before: Mapping[str, Known], document: dict[str, Any]) -> None:
     from sgl_npu_patch.matrix.baseline import facts_of
-    from sgl_npu_patch.matrix.bisect import blame
+    from sgl_npu_patch.matrix.blame import blame
 
     results = {result["name"]: result for result in document["results"]}
     good = [

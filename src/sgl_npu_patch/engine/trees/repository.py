@@ -134,6 +134,11 @@ class Repository:
         )
         return done.stdout.decode("ascii").split()
 
+    def parents(self, commit: str) -> list[str]:
+        """List the parents of a commit; none of a root, or where a shallow clone ends."""
+        done = self.git(["rev-list", "--parents", "--no-walk", "--end-of-options"], commit)
+        return done.stdout.decode("ascii").split()[1:]
+
     def changes(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[Change]]:
         """List for each commit how its files differ from those of the commit paired with it.
 
