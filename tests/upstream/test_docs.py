@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from sgl_npu_patch.codemods import SERIES
 from tests.upstream.releases import release_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +48,14 @@ def test_the_picture_shows_what_the_program_prints() -> None:
     words = re.compile(r"<text[^>]*>([^<]*)</text>")
     assert words.findall(picture) == words.findall(again) != []
     assert "http" not in re.sub(r"<!--.*?-->|xmlns=\S+", "", picture)
+
+
+def test_the_python_shown_patches_a_tree(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shutil.copytree(release_tree(GENERATOR.RELEASE), tmp_path / "sglang")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert ast.literal_eval(done.stdout) == dict.fromkeys(SERIES, "applied")
 
 
 def test_at_least_one_page_shows_output() -> None:
