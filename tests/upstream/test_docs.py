@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.kit.program import SERVER, TESTS
 from tests.upstream.releases import release_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,17 @@ def test_the_python_shown_patches_a_tree(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
     assert ast.literal_eval(done.stdout) == dict.fromkeys(SERIES, "applied")
+
+
+def test_the_launch_command_stands_in_one_page_and_the_kit_prints_it() -> None:
+    page = (ROOT / "docs" / "launch.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^\$ (ASCEND_USE_FIA=.*?)\n```", page, re.DOTALL | re.MULTILINE)
+    assert command.replace("\\\n", "").split() == SERVER.split()
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    naming = {page.name for page in pages if "launch_server" in page.read_text(encoding="utf-8")}
+    assert naming == {"launch.md", "kit.md"}
+    acceptance = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+    assert [test for test in TESTS if test not in acceptance] == []
 
 
 def test_at_least_one_page_shows_output() -> None:
