@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream import mode
 from sgl_npu_patch.codemods.upstream.symbols import ASCEND, CHOICES, Symbol
 from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.errors import AnchorError, Site
@@ -88,4 +89,4 @@ def _value(node: cst.CSTNode) -> cst.BaseExpression | None:
     return pair[1] if pair and pair[0] else None
 
 
-SEAM = Seam(targets=targets, needs=("radix_cache",), alike=True)
+SEAM = Seam(targets=targets, needs=("radix_cache",), adapted=mode.is_adapted)

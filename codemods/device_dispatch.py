@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods.upstream import devices
+from sgl_npu_patch.codemods.upstream import devices, mode
 from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, ENABLE
 from sgl_npu_patch.engine.cst import edit, read
@@ -150,4 +150,4 @@ def _gives(statement: cst.CSTNode) -> str | None:
     return read.string(returned.value if returned else pair[1] if pair else None)
 
 
-SEAM = Seam(targets=targets, premise=premise, alike=True)
+SEAM = Seam(targets=targets, premise=premise, adapted=mode.is_adapted)

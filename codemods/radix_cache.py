@@ -239,12 +239,6 @@ def gaps(view: View) -> tuple[str, ...]:
     return () if all(refusal.accepts_ascend for refusal in found) else ("deepseek_refused",)
 
 
-def left_open(view: View) -> tuple[str, ...]:
-    """Name the same where upstream's adaptation is in the tree beside something of ours."""
-    upstreams = view.vendor_folder / f"{symbols.UPSTREAM_OPS}.py"
-    return gaps(view) if view.overlay.read(upstreams) is not None else ()
-
-
 def repairs(view: View) -> Sequence[Target]:
     """Accept DeepSeek models where the tree says that ascend is ready for them."""
     if mode.native_branch(view) is None:
@@ -301,6 +295,5 @@ SEAM = Seam(
     premise=premise,
     gaps=gaps,
     repairs=repairs,
-    left_open=left_open,
-    alike=True,
+    adapted=mode.is_adapted,
 )

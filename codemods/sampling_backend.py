@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from sgl_npu_patch.codemods import sampler as _sampler
-from sgl_npu_patch.codemods.upstream import handler, symbols
+from sgl_npu_patch.codemods.upstream import handler, mode, symbols
 from sgl_npu_patch.codemods.upstream.handler import Branch
 from sgl_npu_patch.codemods.upstream.symbols import HANDLER, OVERRIDE
 from sgl_npu_patch.codemods.upstream.symbols import SAMPLING_BACKEND as ATTRIBUTE
@@ -246,4 +246,4 @@ def _differs(test: cst.CSTNode) -> bool:
     )
 
 
-SEAM = Seam(targets=targets, premise=premise, needs=("sampler",), alike=True)
+SEAM = Seam(targets=targets, premise=premise, needs=("sampler",), adapted=mode.is_adapted)

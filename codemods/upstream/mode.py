@@ -14,6 +14,11 @@ from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.view import Spot, View
 
 
+def is_adapted(view: View) -> bool:
+    """Report whether the tree has the module of upstream's own adaptation."""
+    return view.overlay.read(view.vendor_folder / f"{UPSTREAM_OPS}.py") is not None
+
+
 def native_enable(view: View) -> Site | None:
     """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands.
 
@@ -98,7 +103,7 @@ def require_torch_npu(view: View, spot: Spot) -> None:
 
 def require_upstream_ops(view: View, spot: Spot) -> None:
     """Insist that the module which upstream's own branch imports is in the tree."""
-    if view.overlay.read(view.vendor_folder / f"{UPSTREAM_OPS}.py") is None:
+    if not is_adapted(view):
         raise AnchorError(
             sought=f"{UPSTREAM_OPS}.py",
             expected=f"the module that {ENABLE} imports on an NPU",

@@ -189,7 +189,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     if view.sites:
         gaps = seam.left_open(view)
         return Outcome(name, "pending", tuple(view.sites), gaps=gaps, outdated=outdated)
-    if not seam.alike or was_here:
+    if seam.adapted is None or (was_here and (repairs or not seam.adapted(view))):
         return Outcome(name, "already", tuple(present), gaps=seam.left_open(view))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
 

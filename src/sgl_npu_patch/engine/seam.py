@@ -53,7 +53,8 @@ class Seam:
         needs: seams without which this one is unsafe.
         needs_if_defined: seams needed only on trees where they have something to do.
         vendors: vendored modules that the seam adds to the tree.
-        alike: our form equals upstream's, so that only our vendored header tells them apart.
+        adapted: whether a tree has upstream's adaptation, for a seam whose form equals upstream's:
+            what is in place there is upstream's, and elsewhere ours if our vendored header is.
     """
 
     targets: Callable[[View], Sequence[Target]] = lambda view: ()
@@ -65,4 +66,4 @@ class Seam:
     needs: tuple[str, ...] = ()
     needs_if_defined: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
-    alike: bool = False
+    adapted: Callable[[View], bool] | None = None

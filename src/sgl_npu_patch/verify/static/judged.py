@@ -199,7 +199,7 @@ class Judged:
         declared = SERIES[seam]
         if outcome.status in ("not-needed", "withheld"):
             return
-        if outcome.status == "upstream" and not declared.alike:
+        if outcome.status == "upstream" and declared.adapted is None:
             yield from map(self._place, outcome.sites)
             return
         try:
