@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 
-from sgl_npu_patch.engine.overlay import FileChange
+from sgl_npu_patch.engine.model import FileChange
 from sgl_npu_patch.engine.text.source import read_source
 
 

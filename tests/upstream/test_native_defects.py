@@ -10,6 +10,7 @@ from tests.upstream.releases import RELEASES_NATIVE
 SAMPLE = (RELEASES_NATIVE[0], RELEASES_NATIVE[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", SAMPLE)
 def test_failures_and_gaps_agree(version: str) -> None:
     run = verified(version)

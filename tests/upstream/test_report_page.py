@@ -15,7 +15,7 @@ from tests.upstream.program import program
 from tests.upstream.releases import release_tree
 
 
-@pytest.mark.parametrize("version", ["0.5.3rc2", "0.5.8", "0.5.10", "0.5.12.post1", "0.5.23"])
+@pytest.mark.parametrize("version", ["0.5.3rc2", "0.5.12.post1", "0.5.23"])
 def test_every_hunk_belongs_to_a_seam_that_is_applied(version: str) -> None:
     done = program("apply", "--check", "--diff", release_tree(version), "--format", "json")
     document = matrix({"name": version, **json.loads(done.stdout)})
