@@ -96,10 +96,8 @@ def main() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupted)
     _prepare_streams()
-    named = sys.argv[1:2]
     try:
-        # Preparing every command there is takes longer than reading a file of the tree.
-        app = make_app(named if named and named[0] in COMMANDS else COMMANDS)
+        app = make_app(_needed(sys.argv[1:2]))
         code = app(standalone_mode=False)
     except Exception as error:  # noqa: BLE001  # every ending has an exit code of its own
         code = _exit_code(error)
@@ -112,6 +110,13 @@ def main() -> NoReturn:
         code = _exit_code(error)
     gc.freeze()
     sys.exit(code if isinstance(code, int) else exits.OK)
+
+
+def _needed(first: list[str]) -> Iterable[str]:
+    """Return the commands to prepare: all of them take longer than reading a file of the tree."""
+    if first in (["--version"], ["-V"]):
+        return ()
+    return first if first and first[0] in COMMANDS else COMMANDS
 
 
 def _prepare_streams() -> None:

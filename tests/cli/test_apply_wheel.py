@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_apply import written
 from tests.engine.package import ADDED, ARGUMENTS, CHANGED, COMMON, SOURCES, run, snapshot
 from tests.engine.test_plan import EXPECTED
 from tests.engine.wheels import SUFFIX, VERSION, build_wheel
@@ -18,7 +19,7 @@ def test_report(tmp_path: Path) -> None:
     wheel, out = build_wheel(tmp_path), tmp_path / "new" / "folder"
     done = run("apply", "--wheel", wheel, out, "--format", "json", "--diff")
     assert (done.code, done.stderr) == (0, "")
-    assert done.statuses == EXPECTED
+    assert done.statuses == written(EXPECTED)
     assert done.report["changed"] == [f"sglang/{name}" for name in CHANGED]
     assert done.report["added"] == [f"sglang/{name}" for name in ADDED]
     assert done.report["tree"] == {"path": str(wheel), "version": "0.0.1", "revision": None}
@@ -31,12 +32,14 @@ def test_text_report(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
     done = run("apply", "--wheel", wheel, tmp_path / NAME)
     said = done.stdout.decode()
-    assert said.startswith(f"SGLang 0.0.1 in {wheel}: changed 3 files, added 2\n")
+    assert said.startswith(f"SGLang 0.0.1 in {wheel}: changed 3 files and added 2\n")
     assert said.endswith(f"\nwrote {tmp_path / NAME}\n")
     again = run("apply", "--wheel", tmp_path / NAME, tmp_path / "out")
     assert (again.code, again.stderr) == (0, "")
     assert again.stdout.decode().endswith("\nno wheel is written: it is as wanted\n")
     assert not (tmp_path / "out").exists()
+    document = run("apply", "--wheel", tmp_path / NAME, tmp_path / "out", "--format", "json")
+    assert document.report["wheel"] is None
 
 
 def test_check_writes_nothing(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_findings_exit_one(tmp_path: Path) -> None:
 def test_no_findings_exit_zero(tmp_path: Path) -> None:
     done = run("audit", lay_out(tmp_path, "import torch\n\ntorch.zeros(1)\n"))
     assert done.code == 0
-    assert "1 calls on the NPU path, 0 native, 0 unknown" in done.stdout.decode()
+    assert "1 call on the NPU path, 0 native, 0 unknown" in done.stdout.decode()
     assert "torch.zeros" not in done.stdout.decode()
     every = run("audit", tmp_path, "--all")
     assert every.code == 0

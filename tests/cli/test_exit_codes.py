@@ -3,16 +3,18 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from sgl_npu_patch.engine import commit, plan
+from sgl_npu_patch.engine import apply, commit, plan
 from tests.engine.package import ARGUMENTS, COMMON, MODE, build, contents, run, snapshot
 from tests.upstream.program import ROOT
 
@@ -24,7 +26,7 @@ PROGRAM = [sys.executable, "-W", "error", "-m", "sgl_npu_patch"]
     [
         ([], "Usage"),
         (["nothing"], "No such command"),
-        (["apply"], "Missing argument"),
+        (["explain"], "Missing argument"),
         (["apply", "TREE", "--nothing"], "No such option"),
         (["apply", "TREE", "TREE"], "unexpected extra argument"),
         (["apply", "TREE", "--only"], "requires an argument"),
@@ -34,7 +36,7 @@ PROGRAM = [sys.executable, "-W", "error", "-m", "sgl_npu_patch"]
         (["status", "TREE", "--skip", "npu_ops"], "batch_invariant needs npu_ops"),
         (["apply", "TREE", "--skip", "device_dispatch"], "needs device_dispatch on this tree"),
         (["apply", "TREE", "--only", "npu_ops", "--skip", "npu_ops"], "leave no seam"),
-        (["status", "TREE", "--format", "xml"], "Invalid value"),
+        (["status", "TREE", "--format", "sarif"], "'sarif' is none of text, json"),
     ],
 )
 def test_usage(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -168,9 +170,11 @@ def test_file_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert b"npu_ops" not in (package / MODE).read_bytes()
 
 
-@pytest.mark.parametrize("where", ["make_plan", "prove"])
+@pytest.mark.parametrize(
+    ("module", "where"), [(apply, "make_plan"), (apply, "prove"), (plan, "make_plan")]
+)
 def test_bug_of_ours_asks_for_a_report(
-    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, module: ModuleType, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path)
     before = snapshot(tmp_path)
@@ -178,7 +182,7 @@ def test_bug_of_ours_asks_for_a_report(
     def broken(*_: object) -> None:
         raise AssertionError("broken on purpose")
 
-    monkeypatch.setattr(plan, where, broken)
+    monkeypatch.setattr(module, where, broken)
     done = run("apply", tmp_path)
     assert (done.code, done.stdout) == (70, b"")
     assert "broken on purpose" in done.stderr
@@ -322,7 +326,6 @@ def test_closed_streams(tmp_path: Path, closed: str) -> None:
     "environment",
     [
         {"COLUMNS": "20"},
-        {"FORCE_COLOR": "1"},
         {"NO_COLOR": "1"},
         {"TERM": "dumb"},
         {"LC_ALL": "C"},
@@ -386,10 +389,15 @@ def on_a_terminal(*arguments: str | Path, **environment: str) -> str:
 
 def test_colour_on_a_terminal_only(tmp_path: Path) -> None:
     build(tmp_path)
-    assert "\x1b[32mapplied" in on_a_terminal("status", tmp_path)
-    assert "\x1b[32m" not in on_a_terminal("status", tmp_path, NO_COLOR="1")
+    assert "\x1b[33mpending" in on_a_terminal("status", tmp_path)
+    assert "\x1b[33m" not in on_a_terminal("status", tmp_path, NO_COLOR="1")
     assert "\x1b" not in on_a_terminal("status", tmp_path, TERM="dumb")
-    assert b"\x1b" not in run("status", tmp_path).stdout
+    plain = run("status", tmp_path).stdout
+    assert b"\x1b" not in plain
+    for environment, colour in (({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "0"}, False)):
+        forced = start("status", tmp_path, environment=environment).stdout
+        assert (b"\x1b[33mpending" in forced) == colour
+        assert re.sub(rb"\x1b\[[0-9;]*m", b"", forced) == plain
     shown = on_a_terminal("status", tmp_path, "--format", "json")
     assert json.loads(shown)["schema"] == 1
 

@@ -10,12 +10,14 @@ import pytest
 from tests.engine.package import build, contents, run, snapshot
 from tests.upstream.program import ROOT
 
-# Sends a signal from inside, at the moment that the test is about.
+# Sends a signal from inside, at the moment that the test is about. A process that was started in
+# the background ignores SIGINT, and so do those that it starts.
 INTERRUPTED = """\
-import os, sys
+import os, signal, sys
 from importlib import import_module
 from sgl_npu_patch import cli
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 number, owner, name, count = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 del sys.argv[1:5]
 module, _, inner = owner.partition(":")

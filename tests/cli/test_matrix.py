@@ -86,7 +86,7 @@ def test_failed_check(bare: Path) -> None:
     [
         ([], 2, "nothing is asked for: give --revs, --releases or --trees"),
         (["REPO"], 2, "nothing is asked for"),
-        (["--revs", "v1"], 2, "--revs needs a git repository"),
+        (["", "--revs", "v1"], 2, "--revs needs a git repository"),
         (["REPO", "--trees", "."], 2, "which revisions of REPO? give --revs"),
         (["REPO", "--revs", "v1", "--touching"], 2, "are about ranges: give --revs A..B"),
         (["REPO", "--revs", "v1", "--first-parent"], 2, "are about ranges: give --revs A..B"),

@@ -11,7 +11,6 @@ from sgl_npu_patch.commands import exits, options
 from sgl_npu_patch.commands.output import write
 from sgl_npu_patch.commands.trees import opened, warn_of_copies
 from sgl_npu_patch.engine.errors import UsageError
-from sgl_npu_patch.reports import codec
 from sgl_npu_patch.reports.formats import Target, render
 
 
@@ -47,6 +46,7 @@ def run(
     """List the operators on the NPU path that may depend on the batch and that nothing replaces."""
     from sgl_npu_patch.audit import baseline as baselines
     from sgl_npu_patch.audit.run import audit
+    from sgl_npu_patch.reports import codec
 
     known = None if baseline is None else options.read_path(baseline, "FILE")
     if write_baseline and known is None:

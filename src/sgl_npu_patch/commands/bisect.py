@@ -10,7 +10,6 @@ import typer
 from sgl_npu_patch.commands import exits, options
 from sgl_npu_patch.commands.output import warn, write
 from sgl_npu_patch.commands.trees import all_seams
-from sgl_npu_patch.reports import codec
 from sgl_npu_patch.reports.formats import Target, render
 
 
@@ -40,6 +39,7 @@ def run(
     """Find the commits at which the statuses of seams change between two revisions."""
     from sgl_npu_patch.matrix.bisect import bisect
     from sgl_npu_patch.matrix.judge import Judge, Options
+    from sgl_npu_patch.reports import codec
 
     if seam is not None:
         from sgl_npu_patch.engine.plan import check_known

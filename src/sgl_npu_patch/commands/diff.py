@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sgl_npu_patch.commands import options, plans
-from sgl_npu_patch.commands.output import write
+from sgl_npu_patch.commands.output import write, write_error
 from sgl_npu_patch.commands.trees import planned
 
 
@@ -21,6 +21,6 @@ def run(
     with planned(path, rev, only, skip) as (tree, plan):
         prove(plan)
         if plan.conflicts:
-            sys.stderr.write("".join(map(str, plans.report(tree, plan, "text"))))
+            write_error(plans.text_report(tree, plan, sys.stderr))
         write(plans.diff(tree, plan))
     return plans.exit_code(plan)

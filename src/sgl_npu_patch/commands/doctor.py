@@ -12,7 +12,6 @@ from sgl_npu_patch.commands import exits, options
 from sgl_npu_patch.commands.output import report_progress, write
 from sgl_npu_patch.commands.trees import opened, warn_of_copies
 from sgl_npu_patch.engine.errors import UsageError
-from sgl_npu_patch.reports import codec
 from sgl_npu_patch.reports.formats import Target, render
 
 
@@ -38,6 +37,7 @@ def run(
 ) -> int:
     """Report whether this machine can run the result: torch, CANN, operators, environment."""
     from sgl_npu_patch.kit.doctor import examine
+    from sgl_npu_patch.reports import codec
 
     if execute and path is None:
         raise UsageError("--execute imports the code of a tree: give its PATH")

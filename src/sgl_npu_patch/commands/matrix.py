@@ -51,7 +51,8 @@ def run(
         str | None,
         typer.Argument(
             metavar="[REPO]",
-            help="The git repository that --revs is about; by default that of the current folder.",
+            help="The git repository that --revs is about; by default, without --trees, that of "
+            "the current folder.",
         ),
     ] = None,
     revs: Annotated[
@@ -137,6 +138,8 @@ def run(
 
     files = [_report_file(each) for each in report or ()]
     shows_diffs = not SHOWS_DIFFS.isdisjoint([output, *(name for name, _ in files)])
+    if repository is None and revs and not trees:
+        repository = "."
     document = matrix(
         Asked(
             repository=repository,

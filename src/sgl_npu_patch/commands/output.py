@@ -30,10 +30,16 @@ def write(*parts: str | bytes) -> None:
             raise Refused(f"the report cannot be written: {error.strerror}") from error
 
 
+def write_error(text: str) -> None:
+    """Write to stderr, whether or not anybody reads it."""
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 def complain(message: str) -> None:
     """Print a message on stderr."""
-    with suppress(OSError):
-        print(f"sgl-npu-patch: {message}", file=sys.stderr, flush=True)
+    write_error(f"sgl-npu-patch: {message}\n")
 
 
 def warn(message: str) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from sgl_npu_patch.commands import exits
-from sgl_npu_patch.reports import codec
 from sgl_npu_patch.reports.formats import Target, render
 
 if TYPE_CHECKING:
@@ -29,7 +28,9 @@ def report(
     Args:
         wheel: the patched wheel, where one was asked for; None in it if none was needed.
     """
-    document = codec.tree_document(tree, plan)
+    from sgl_npu_patch.reports.codec import tree_document
+
+    document = tree_document(tree, plan)
     if wheel is not None:
         document["wheel"] = None if wheel[0] is None else str(wheel[0])
     if with_diff and output == "json":
@@ -38,6 +39,13 @@ def report(
     if with_diff and output != "json":
         yield "\n"
         yield diff(tree, plan)
+
+
+def text_report(tree: SourceTree, plan: Plan, stream: IO[str]) -> str:
+    """Return the report for people."""
+    from sgl_npu_patch.reports.codec import tree_document
+
+    return render("text", "plan", tree_document(tree, plan), Target(stream, tree))
 
 
 def diff(tree: SourceTree, plan: Plan) -> bytes:

@@ -12,7 +12,6 @@ from sgl_npu_patch.commands import exits, options
 from sgl_npu_patch.commands.output import report_progress, write
 from sgl_npu_patch.commands.trees import opened, warn_of_copies
 from sgl_npu_patch.engine.errors import UsageError
-from sgl_npu_patch.reports import codec
 from sgl_npu_patch.reports.formats import Target, render
 
 
@@ -78,6 +77,7 @@ def run(
     output: Annotated[str, options.format_option("checks")] = "text",
 ) -> int:
     """Prove a patched tree: by its text, and by executing it on a simulated NPU."""
+    from sgl_npu_patch.reports import codec
     from sgl_npu_patch.verify.run import verify
 
     measured = None

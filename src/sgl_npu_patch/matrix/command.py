@@ -114,7 +114,9 @@ def _select(asked: Asked, judge: Judge) -> tuple[Wanted, ...]:
 
 
 def _revisions(asked: Asked, judge: Judge) -> list[Wanted]:
-    repository = judge.repository(asked.repository or ".")
+    if not asked.repository:
+        raise UsageError("--revs needs a git repository: sgl-npu-patch matrix REPO --revs 'v*'")
+    repository = judge.repository(asked.repository)
     paths: Sequence[str] = ()
     if asked.touching:
         ends = selection.ends_of(asked.revs)

@@ -22,8 +22,8 @@ _LINES, _LAST = 12, 4
 _TRAILING = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)$", re.MULTILINE)
 
 
-def console_for(stream: IO[str] | None) -> Console:
-    """Return a console that folds lines on a terminal only.
+def printed(stream: IO[str] | None, show: Callable[[Console], None]) -> str:
+    """Return what a function prints for a stream, without trailing blanks.
 
     Colour is for terminals, or wherever FORCE_COLOR asks for it; NO_COLOR forbids it.
     """
@@ -31,24 +31,17 @@ def console_for(stream: IO[str] | None) -> Console:
 
     terminal = stream is not None and stream.isatty()
     forced = stream is not None and os.environ.get("FORCE_COLOR", "") not in ("", "0")
-    return Console(
-        file=stream or StringIO(),
+    # rich itself would end the program when the reader has gone.
+    text = StringIO()
+    console = Console(
+        file=text,
         force_terminal=terminal or forced,
         width=None if terminal else _UNFOLDED,
         highlight=False,
         soft_wrap=False,
     )
-
-
-def printed(stream: IO[str] | None, show: Callable[[Console], None]) -> str:
-    """Return what a function prints, without trailing blanks.
-
-    What rich writes itself would end the program when the reader has gone.
-    """
-    console = console_for(stream)
-    with console.capture() as captured:
-        show(console)
-    return _TRAILING.sub(r"\1", captured.get())
+    show(console)
+    return _TRAILING.sub(r"\1", text.getvalue())
 
 
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
