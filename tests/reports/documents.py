@@ -97,6 +97,10 @@ def sample() -> dict[str, Any]:
         {**outcome, "status": "upstream", "gaps": ["mean_dtype", "top_p_dtype"][:number]}
         for number, outcome in enumerate(native["outcomes"])
     ]
+    native["gaps"] = [
+        {"gap": gap, "seam": "npu_ops", "meaning": f"{gap} is wrong.", "remedy": f"close {gap}"}
+        for gap in ("mean_dtype", "top_p_dtype")
+    ]
     native["diff"] = ""
     old = judged("v0.5.9")
     for number, status in enumerate(("withheld", "not-needed", "already")):
@@ -156,6 +160,7 @@ def hostile() -> dict[str, Any]:
             outcome["reason"] = HOSTILE
             outcome["sites"] = [{"path": HOSTILE, "line": 3, "symbol": HOSTILE}]
             outcome["gaps"] = [HOSTILE for _ in outcome["gaps"]]
+            result["gaps"] = [dict.fromkeys(("gap", "seam", "meaning", "remedy"), HOSTILE)]
             if "evidence" in outcome:
                 places = {"where": outcome["sites"]}
                 outcome["evidence"] = dict.fromkeys(outcome["evidence"], HOSTILE) | places

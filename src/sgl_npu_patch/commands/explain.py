@@ -1,7 +1,8 @@
-"""Explain a seam."""
+"""Explain a seam or a gap."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -9,20 +10,46 @@ import typer
 from sgl_npu_patch.commands import exits
 from sgl_npu_patch.commands.output import write
 from sgl_npu_patch.commands.trees import all_seams, documentation
+from sgl_npu_patch.engine.errors import UsageError
 
 
 def run(
-    name: Annotated[str, typer.Argument(metavar="SEAM", show_default=False, help="A seam's name.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="SEAM|GAP",
+            show_default=False,
+            help="The name of a seam, or of a gap that `status` names.",
+        ),
+    ],
 ) -> int:
-    """Explain one seam in full: why, where, upstream, and when it ends."""
-    from sgl_npu_patch.engine.plan import check_known
+    """Explain a seam (why, where, upstream, when it ends), or a gap that one leaves open."""
+    from sgl_npu_patch.codemods.upstream.gaps import GAPS
 
-    series = all_seams()
-    check_known(series, [name])
-    seam = series[name]
-    parts = [f"{name}\n{'=' * len(name)}\n\n{documentation(name)}\n"]
-    needs = [*seam.needs, *(f"{need} (where it applies)" for need in seam.needs_if_defined)]
-    if needs:
-        parts.append(f"\nNeeds: {', '.join(needs)}.\n")
-    write(*parts)
+    if name in all_seams():
+        write(*_headed(name, documentation(name)), *_needs(name))
+    elif name in GAPS:
+        gap = GAPS[name]
+        releases = f"{gap.since} to {gap.until}" if gap.until else f"{gap.since} and later"
+        write(*_headed(name, gap.text), f"\nA gap of {gap.seam}, in SGLang {releases}.\n")
+    else:
+        raise UsageError(f"no such seam or gap: {name}{_nearest(name, [*all_seams(), *GAPS])}")
     return exits.OK
+
+
+def _headed(name: str, text: str) -> Iterable[str]:
+    return (f"{name}\n{'=' * len(name)}\n\n{text}\n",)
+
+
+def _needs(seam: str) -> Iterable[str]:
+    declared = all_seams()[seam]
+    needs = [*declared.needs, *(f"{need} (where it applies)" for need in declared.needs_if_defined)]
+    if needs:
+        yield f"\nNeeds: {', '.join(needs)}.\n"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"; the nearest is {near[0]}; `sgl-npu-patch list` names the seams"

@@ -59,6 +59,7 @@ class TreeDocument(_TreeDocument, total=False):
 
     name: str
     error: dict[str, str]
+    gaps: list[dict[str, str]]
     checks: list[dict[str, Any]]
     calls: list[dict[str, Any]]
     total: int
@@ -70,6 +71,16 @@ Document = Mapping[str, Any]
 """Any document, read back from JSON perhaps."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenGap:
+    """A gap that a seam leaves open: what it means, and what closes it or is to be done."""
+
+    name: str
+    seam: str
+    meaning: str
+    remedy: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """What a document says of one tree.
@@ -78,6 +89,7 @@ class Tree:
         name: the tree as the user asked for it, on one line.
         place: its path and revision.
         error: why it could not be judged; there are no outcomes then.
+        gaps: explains those of the outcomes.
         results: of the checks, where they were asked for.
         diff: what `apply` would change.
     """
@@ -88,6 +100,7 @@ class Tree:
     revision: str
     error: str
     outcomes: tuple[Outcome, ...]
+    gaps: tuple[OpenGap, ...]
     results: tuple[Result, ...]
     diff: str
 
@@ -139,7 +152,15 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "outcomes": [_write_outcome(outcome) for outcome in plan.outcomes],
         "changed": [path.as_posix() for path in plan.changes.changed],
         "added": [path.as_posix() for path in plan.changes.added],
+        "gaps": [_explain(name) for outcome in plan.outcomes for name in outcome.gaps],
     }
+
+
+def _explain(name: str) -> dict[str, str]:
+    from sgl_npu_patch.codemods.upstream.gaps import GAPS
+
+    gap = GAPS[name]
+    return {"gap": name, "seam": gap.seam, "meaning": gap.meaning, "remedy": gap.remedy}
 
 
 def check_documents(results: Iterable[Result]) -> list[dict[str, Any]]:
@@ -247,6 +268,7 @@ def read_tree(document: Document, read: dict[int, tuple[Outcome, ...]] | None = 
     path, version, revision = (tree.get(key) or "" for key in ("path", "version", "revision"))
     outcomes = document.get("outcomes", ())
     known = {} if read is None else read
+    explained = {each["gap"]: each for each in document.get("gaps", ())}
     if id(outcomes) not in known:
         known[id(outcomes)] = tuple(_read_outcome(each) for each in outcomes)
     return Tree(
@@ -256,9 +278,18 @@ def read_tree(document: Document, read: dict[int, tuple[Outcome, ...]] | None = 
         revision=revision,
         error=(document.get("error") or {}).get("message", ""),
         outcomes=known[id(outcomes)],
+        gaps=tuple(
+            _read_gap(name, outcome.seam, explained.get(name, {}))
+            for outcome in known[id(outcomes)]
+            for name in outcome.gaps
+        ),
         results=tuple(_read_result(each) for each in document.get("checks", ())),
         diff=document.get("diff", ""),
     )
+
+
+def _read_gap(name: str, seam: str, document: Document) -> OpenGap:
+    return OpenGap(name, seam, document.get("meaning", ""), document.get("remedy", ""))
 
 
 def _read_outcome(document: Document) -> Outcome:

@@ -1,11 +1,12 @@
-"""Lay out conflicts: one block a cause, which names every seam that it stops."""
+"""Lay out conflicts, one block a cause that names every seam it stops, and gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from sgl_npu_patch.engine.model import Evidence, Outcome
-from sgl_npu_patch.reports.console import labelled
+from sgl_npu_patch.reports.codec import OpenGap
+from sgl_npu_patch.reports.console import labelled, paragraph
 
 _SITES = 6
 
@@ -36,3 +37,8 @@ def evidence_lines(evidence: Evidence) -> list[str]:
         *labelled("nearest", evidence.nearest),
         *labelled("next", evidence.action),
     ]
+
+
+def gap_lines(gap: OpenGap) -> list[str]:
+    """Lay out what a gap means, and what to do about it."""
+    return [*paragraph(gap.meaning, "  ", "  "), *labelled("next", gap.remedy)]

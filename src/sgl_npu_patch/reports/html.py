@@ -14,7 +14,7 @@ from importlib import resources
 
 from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.reports.checks_text import SERIES, by_seam
-from sgl_npu_patch.reports.codec import Document, Tree
+from sgl_npu_patch.reports.codec import Document, OpenGap, Tree
 from sgl_npu_patch.reports.formats import Target
 from sgl_npu_patch.reports.hunks import seam_diff
 from sgl_npu_patch.reports.matrix import Matrix, headline, named, read_matrix, remarks
@@ -37,6 +37,7 @@ class _Cell:
     said: str
     changed: str
     outcome: Outcome | None
+    gaps: tuple[OpenGap, ...]
     results: tuple[Result, ...]
     diff: str
 
@@ -126,7 +127,7 @@ def _cell(matrix: Matrix, tree: Tree, seam: str) -> _Cell | None:
     if outcome is None:
         failed = any(result.verdict == "fail" for result in results)
         kind = "failed" if failed else "already"
-        return _Cell(seam, kind, "checks", "", None, results, "") if results else None
+        return _Cell(seam, kind, "checks", "", None, (), results, "") if results else None
     changed = [c for c in matrix.changes if (c.name, c.key) == (tree.name, seam)]
     edited = outcome.status == "pending" or outcome.outdated
     cell = _Cell(
@@ -135,6 +136,7 @@ def _cell(matrix: Matrix, tree: Tree, seam: str) -> _Cell | None:
         said=said(outcome),
         changed="; ".join(f"{c.before} before {c.commit}".rstrip() for c in changed),
         outcome=outcome,
+        gaps=tuple(gap for gap in tree.gaps if gap.seam == seam),
         results=results,
         diff=seam_diff(tree.diff, outcome.sites) if edited else "",
     )

@@ -163,12 +163,13 @@ def _remarks(matrix: Matrix, tree: Tree) -> Iterator[tuple[Remark, object]]:
             title = conflicts.title(seams)
             yield Remark(title, ", ".join(seams), lines, site, True, known), same
         for outcome in here:
-            seam, names = outcome.seam, ", ".join(outcome.gaps)
             if outcome.status == "withheld":
-                reason = outcome.reason
+                seam, reason = outcome.seam, outcome.reason
                 yield Remark(f"withheld: {seam}", seam, (reason,), None, False, known), reason
-            elif names:
-                yield Remark(f"gaps of {seam}", seam, (names,), None, False, known), names
+    for gap in tree.gaps:
+        lines, known = tuple(conflicts.gap_lines(gap)), matrix.known(tree.name, gap.seam)
+        title = f"gap {gap.name} of {gap.seam}"
+        yield Remark(title, gap.seam, lines, None, False, known), lines
     for result in tree.failures:
         lines = tuple(failure_lines(result)[1:])
         title, known = f"failed check {result.id}", matrix.known(tree.name, f"check {result.id}")

@@ -89,6 +89,10 @@ def _remarks(tree: Tree) -> Iterator[str]:
         if outcome.status == "withheld":
             yield ""
             yield from paragraph(f"withheld {outcome.seam}: {outcome.reason}")
+    for gap in tree.gaps:
+        yield ""
+        yield f"gap {gap.name} of {gap.seam}"
+        yield from conflicts.gap_lines(gap)
 
 
 def _files(tree: Tree, document: Document, target: Target) -> Iterator[str]:
