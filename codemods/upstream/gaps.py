@@ -94,7 +94,8 @@ BMM_NOT_REGISTERED = Gap(
     "batch_invariant",
     NATIVE,
     None,
-    "Batched matrix products run through a kernel whose results depend on the other requests.",
+    "Batched matrix multiplications run through a kernel whose results depend on the other "
+    "requests.",
     "apply hands over to npu_ops, which registers a batch-invariant bmm.",
 )
 MEAN_OF_ALL_NOT_REPLACED = Gap(
@@ -129,23 +130,23 @@ MIN_P_TYPE_ERROR = Gap(
     NATIVE,
     None,
     "A request with min-p raises TypeError on the ascend sampling backend.",
-    "apply corrects the product that raises.",
+    "apply corrects the multiplication that raises.",
 )
 NEIGHBOUR_DEPENDENT_DRAW = Gap(
     "neighbour_dependent_draw",
     "sampler",
     NATIVE,
     None,
-    "Another request's top-k, top-p or min-p changes the tokens that a seeded request draws.",
-    "apply inserts draws by which each request is sampled as if it were alone.",
+    "Another request's top-k, top-p or min-p changes the tokens of a request with a seed.",
+    "apply inserts code that samples each request as if it were alone.",
 )
 GUMBEL_UPPER_BOUND = Gap(
     "gumbel_upper_bound",
     "sampler",
     NATIVE,
     "0.5.17",
-    "The largest hash gives infinite noise, so that about one draw in four billion per token may "
-    "return a token that was filtered out.",
+    "The largest hash gives infinite noise, so that for about one in four billion hashes a token "
+    "that was filtered out may be returned.",
     "apply bounds the noise on an NPU, as 0.5.18 does on every device.",
 )
 TOP_P_DTYPE = Gap(
@@ -190,7 +191,7 @@ LAUNCH_GUARDS_MISSING = Gap(
     None,
     "Graph capture, collectives and environment variables that break determinism are neither "
     "changed nor reported when the server starts.",
-    "apply adds the checks at launch; without them follow the documented launch line.",
+    "apply adds the checks at launch.",
 )
 
 GAPS = {gap.name: gap for gap in globals().values() if isinstance(gap, Gap)}
