@@ -352,7 +352,7 @@ def require_replaced(enable: cst.FunctionDef, anchor: Step) -> None:
                 sought=f"upstream's branch for the NPU in {enable.name.value}",
                 expected="one behind the flag's check and the dispatch key",
                 found=f"before them: {read.code(step.node)[:80]}",
-                action="move the branch behind them, or pass --skip batch_invariant",
+                action="take the branch out, or pass --skip batch_invariant",
             )
         if not _only_replaces(step.node):
             raise AnchorError(

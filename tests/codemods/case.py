@@ -13,8 +13,8 @@ A case is a shape of SGLang with a difference, and what one seam makes of it:
     conflict in backend_lists
       sought   CHOICES
 
-    [mended]                   what the line `next` asks for, done to the tree of the case
-    --- srt/server_args.py
+    [mended]                   what the line `next` asks for, done to the tree of the case;
+    --- srt/server_args.py     `undone` where that is to take the difference back
 
 `[pending]` is followed by how the result differs from the golden files of the shape, which stand
 in `SEAM/SHAPE/`: nothing, where the edit is the same. `python -m tests.codemods.refresh` rewrites
@@ -39,6 +39,7 @@ from tests.codemods.difference import Sources
 from tests.helpers import ROOT, SHAPES, MemoryTree, judge, shape
 
 FOLDER = Path(__file__).parent
+UNDONE = "undone\n"
 STATUSES = FOLDER / "statuses.txt"
 CASES = sorted(FOLDER.glob("*/*/*.diff"))
 GOLDENS = [(seam, name) for seam in SERIES for name in SHAPES if (FOLDER / seam / name).is_dir()]
@@ -74,10 +75,9 @@ class Case:
         return {"pending": "edited", "conflict": "refused"}.get(self.status, "settled")
 
     @property
-    def without(self) -> frozenset[str]:
-        """List the seams that a conflict's advice says to skip."""
-        skipped = re.fullmatch(r"--skip (\S+)", (self.mended or "").strip())
-        return frozenset(skipped.groups() if skipped else ())
+    def advice(self) -> str:
+        """Return the line `next` of a conflict."""
+        return " ".join(self.outcome.partition("\n  next ")[2].split())
 
     def mend(self) -> dict[str, bytes]:
         """Return the tree after what the line `next` asks for."""
@@ -86,7 +86,7 @@ class Case:
     def refreshed(self, outcome: Outcome, after: Sources) -> Case:
         """Return the case with its differences written afresh, and this outcome."""
         mended = self.mended
-        if mended and not self.without:
+        if mended and mended != UNDONE:
             mended = difference.between(self.files, self.mend())
         files = self.files
         return replace(

@@ -18,6 +18,7 @@ from tests.codemods.case import (
     FOLDER,
     GOLDENS,
     STATUSES,
+    UNDONE,
     VENDORED,
     golden,
     read,
@@ -25,6 +26,14 @@ from tests.codemods.case import (
 )
 from tests.codemods.difference import Sources
 from tests.helpers import ROOT, MemoryTree, judge, shape
+
+REFUSED = [path for path in CASES if path.parent.name == "refused"]
+UNDOES = re.compile(
+    r"as SGLang's releases do|^(restore|keep|take|leave|draw|define it|set it|assign \"pytorch\""
+    r"|give it the parameter|move it|declare|check one|make all|import|write the test)"
+)
+"""What the line `next` begins with where the fork's own difference is to be taken back."""
+UNTRIED = {"run sgl-npu-patch with a newer Python"}
 
 
 def _id(path: Path) -> str:
@@ -71,6 +80,30 @@ def test_case(path: Path) -> None:
         lines = case.outcome.splitlines()
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=_id)
+def test_the_conflict_goes_when_its_advice_is_followed(path: Path) -> None:
+    case = read(path)
+    skipped = re.search(r"--skip (\w+)", case.advice)
+    if skipped:
+        tree = MemoryTree({ROOT / name: data for name, data in case.files.items()})
+        rest = [seam for seam in SERIES if seam != skipped[1]]
+        assert not make_plan(tree, SERIES, rest).conflicts
+    if case.mended is None:
+        assert skipped or case.advice in UNTRIED
+        return
+    if case.mended == UNDONE:
+        # Then the tree is the shape, which other tests see settled.
+        assert UNDOES.search(case.advice), case.advice
+        return
+    mended = case.mend()
+    assert mended != case.files
+    check_compiles(mended)
+    outcome, after = judge(case.seam, mended)
+    assert outcome.status != "conflict", outcome
+    if outcome.status == "pending":
+        check_edited(case.seam, mended, after, outcome)
 
 
 @pytest.mark.parametrize("seam", SERIES)

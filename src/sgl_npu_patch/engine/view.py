@@ -322,18 +322,20 @@ class View:
     def _faithful(self, text: str, newline: str, site: Site) -> cst.Module:
         """Parse a piece that libcst prints as it was; form feeds and lone CRs it may not."""
         found = "one that it does not parse"
+        action = "write it in older syntax, and an elif as an if of its own"
         with contextlib.suppress(cst.ParserSyntaxError):
             module = self._module(text, newline)
             odd = "\f" in text or "\r" in text.replace("\r\n", "")
             if not odd or module.code == "".join(_shelled(text, newline)):
                 return module
             found = "one that it would print otherwise"
+            action = "take form feeds and lone carriage returns out of this definition"
         raise AnchorError(
             sought=site.symbol,
             expected="a definition that libcst reads and prints byte for byte",
             found=found,
             where=(site,),
-            action="take form feeds and lone carriage returns out of this definition",
+            action=action,
         )
 
     def _unparse(self, old: str, node: cst.BaseStatement, newline: str) -> str:
