@@ -56,6 +56,7 @@ docs-torch-npu: $(VENV)/run.stamp
 # Rewrites what the tests compare with: the statuses and edits of the releases, the cases of the
 # seams, the simulator's schemas. Review the result as a diff.
 refresh: $(VENV)/test.stamp
+	$(BIN)/python -m tests.codemods.refresh
 	$(BIN)/python -m tests.upstream.refresh
 	$(BIN)/python -m tests.simulator.refresh
 

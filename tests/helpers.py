@@ -6,7 +6,6 @@ shape it has. Every seam has something to do in that of 0.5.12.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.model import Outcome
-from sgl_npu_patch.engine.plan import make_plan, prove
+from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.project import Project
 
 Files = Mapping[str, str | bytes | None]
@@ -91,14 +90,8 @@ def judge(seam: str, files: Mapping[str, bytes]) -> tuple[Outcome, dict[str, byt
     tree = MemoryTree({ROOT / name: data for name, data in files.items()})
     series = {seam: replace(SERIES[seam], needs=(), needs_if_defined=())}
     plan = make_plan(tree, series)
-    prove(plan)
     after = dict(files)
     for change in plan.changes.changes:
         assert change.before == tree.read(change.path)
         after[change.path.relative_to(ROOT).as_posix()] = change.after
     return plan.outcomes[0], after
-
-
-def functions(source: str) -> dict[str, ast.FunctionDef]:
-    """Return the functions of a source by name."""
-    return {n.name: n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)}
