@@ -1,4 +1,0 @@
-"""Put faults into patched trees, and insist that `verify` finds them.
-
-python -m tests.faults
-"""

@@ -1,70 +1,101 @@
-"""Judge the named faults and a seeded sample of the mutants; the command judges all of them."""
+"""Put each named fault into a patched release, and insist that `verify` finds it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from functools import cache
+from pathlib import PurePosixPath
 
 import pytest
 
-from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream.project import PROJECT
-from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees.directory import open_directory
-from tests.faults.equivalent import EQUIVALENT
-from tests.faults.mutants import mutants, untouched
-from tests.faults.named import FAULTS, NEWEST, WITHHELD, WITHOUT_GATE
-from tests.refactor.project import SHAPES
-from tests.upstream.program import ROOT, SEAMS
+from sgl_npu_patch.verify import off_npu, static
+from sgl_npu_patch.verify.behaviour import CHECKS, GROUPS, Subject, declared
+from sgl_npu_patch.verify.behaviour.__main__ import verdict
+from sgl_npu_patch.verify.static.judged import Judged
+from sgl_npu_patch.verify.static.judged import judge as read
+from tests.faults.__main__ import PAGE, page
+from tests.faults.named import FAULTS, NEWEST, WITHHELD, WITHOUT_GATE, Fault
+from tests.helpers import ROOT
+from tests.upstream.behaviour import one_thread, subject_of
+from tests.upstream.edited import Files, judge, lay_out, result, sources
+from tests.upstream.program import SEAMS
 from tests.upstream.releases import release_tree
+from tests.upstream.test_statuses import expected_statuses
+from tests.upstream.trees import sampled
 
-SAMPLED = {NEWEST: (12, 4), WITHOUT_GATE: (4, 0)}
-"""How many mutants are judged of each release, and of its vendored modules."""
-
-
-def _judged(*arguments: str) -> str:
-    """Run the command in a process of its own, of which each fault is judged in a fork."""
-    command = [sys.executable, "-m", "tests.faults", "--quick", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    return done.stderr
-
-
-@pytest.mark.parametrize("release", [NEWEST, WITHHELD, WITHOUT_GATE])
-def test_named_faults_are_found_under_their_seam(release: str) -> None:
-    told = _judged("--release", release, "--only", "named")
-    for name, fault in FAULTS.items():
-        assert fault.release != release or f"{release}: named: {name}: " in told
-
-
-@pytest.mark.parametrize("release", SAMPLED)
-def test_mutants_are_found(release: str) -> None:
-    own, vendored = SAMPLED[release]
-    sample = ["--sample", str(own), "--vendored", str(vendored)]
-    told = _judged("--release", release, "--only", "mutants", *sample)
-    assert len(told.splitlines()) >= own + vendored
+OFTEN = (
+    "positions of a neighbour",
+    "drawing by rank on the sorted path",
+    "the clamp off the NPU only",
+    "positions not handed on",
+    "the rebinding not undone",
+    "addmm unregistered",
+    "torch_npu not rebound",
+    "LCCL forgotten",
+    "the guards called off the NPU",
+    "ascend missing from the list",
+    "ascend in the wrong list",
+    "the gate missing",
+    "the sampling backend forced as before",
+    "CUDA's dispatch key on an NPU",
+    "the claim left",
+)
+"""At least one of each seam and kind of check."""
 
 
-def test_a_refactored_tree_is_no_false_alarm() -> None:
-    _judged("--release", WITHOUT_GATE, "--only", "refactorings")
+@cache
+def unpatched(release: str) -> Judged:
+    return read(open_directory(release_tree(release), PROJECT))
 
 
-def test_every_token_is_mutated_and_every_excuse_is_for_a_mutant() -> None:
-    unexcused = {*EQUIVALENT}
-    for version in (NEWEST, WITHOUT_GATE):
-        plan = make_plan(open_directory(release_tree(version), PROJECT), SERIES)
-        for change in plan.changes.changes:
-            if change.before is None:
-                continue
-            before, after = change.before.decode(), change.after.decode()
-            made = mutants(change.path, before, after)
-            assert not untouched(change.path, before, after, made)
-            unexcused -= {mutant.key for mutant in made}
-    assert not unexcused
+@cache
+def patched(release: str) -> Files:
+    files = sources(release)
+    return result(files, judge(files))
 
 
-def test_named_faults_concern_every_seam_and_shapes_only() -> None:
-    assert len(FAULTS) >= 40
+def failures(fault: Fault) -> set[str]:
+    """Return the checks that fail, of those that execute a tree only the fault's own."""
+    whole = patched(fault.release)
+    texts = {PurePosixPath(ROOT, name): data.decode() for name, data in whole.items()}
+    edited = {path.relative_to(ROOT).as_posix(): d for path, d in fault.files(texts).items()}
+    files = {**whole, **edited}
+    tree = lay_out(fault.release, files)
+    judged = read(open_directory(tree, PROJECT))
+    results = static.check(judged)
+    # Nothing in the unpatched tree is compared with a vendored module.
+    if any(not name.startswith(f"{PROJECT.vendor_folder}/") for name in edited):
+        results = [*results, *off_npu.check(judged, unpatched(fault.release))]
+    found = {each.id for each in results if each.verdict == "fail"}
+    base = release_tree(fault.release) / "sglang"
+    subject = subject_of(tree, expected_statuses(fault.release), base)
+    for group in GROUPS:
+        declared(group)
+    with one_thread():
+        found |= {each for each in fault.ids & {*CHECKS} if fails(each, subject)}
+    return found
+
+
+def fails(check: str, subject: Subject) -> bool:
+    return verdict(CHECKS[check], subject)["verdict"] == "fail"
+
+
+@pytest.mark.parametrize("name", sampled(tuple(FAULTS), OFTEN))
+def test_a_fault_is_found_under_its_seam(name: str) -> None:
+    fault = FAULTS[name]
+    found = failures(fault)
+    assert fault.ids & found
+    seams = {check.partition(".")[0] for check in found}
+    assert seams <= {"series", "tree", fault.seam, *fault.also}
+
+
+def test_faults_concern_every_seam() -> None:
     assert {fault.seam for fault in FAULTS.values()} == {*SEAMS}
-    assert {fault.release for fault in FAULTS.values()} <= {*SHAPES}
+    assert {FAULTS[name].seam for name in OFTEN} == {*SEAMS}
+    assert {fault.release for fault in FAULTS.values()} == {NEWEST, WITHHELD, WITHOUT_GATE}
     assert len({(fault.release, fault.edits) for fault in FAULTS.values()}) == len(FAULTS)
+
+
+def test_the_page_lists_every_fault() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page()

@@ -128,7 +128,8 @@ def lay_out(version: str, files: Mapping[str, bytes]) -> Path:
     """Write files over links to the rest of their release and return the tree."""
     tree = Path(tempfile.mkdtemp(dir=_SCRATCH.name))
     pristine = release_tree(version) / "sglang"
-    for folder, _, names in os.walk(pristine / "srt"):
+    own = (str(pristine), [], [path.name for path in pristine.glob("*.py")])
+    for folder, _, names in (own, *os.walk(pristine / "srt")):
         target = tree / "sglang" / Path(folder).relative_to(pristine)
         target.mkdir(parents=True)
         for name in names:
