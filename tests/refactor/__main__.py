@@ -11,6 +11,7 @@ from random import Random
 from tests.refactor.kinds import KINDS
 from tests.refactor.oracle import judge
 from tests.refactor.project import SHAPES, Case, share
+from tests.refactor.verified import verified
 
 PAGE = Path(__file__).parents[2] / "docs" / "evidence" / "refactorings.md"
 
@@ -34,12 +35,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.refactor", description=__doc__)
     parser.add_argument("--per-kind", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--verify", type=int, default=2, metavar="N", help="cases of a kind")
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--write", action="store_true", help="write docs/evidence/refactorings.md")
     parser.add_argument("-v", action="store_true", help="name each refusal")
     chosen = parser.parse_args(arguments)
     kinds = chosen.kind or list(KINDS)
     results = {kind: Counter[str]() for kind in kinds}
+    accepted: dict[str, list[Case]] = {kind: [] for kind in kinds}
     wrong = 0
     for index, version in enumerate(SHAPES):
         share(version)
@@ -54,11 +57,32 @@ def main(arguments: list[str]) -> int:
                     print(f"{kind} {version} {case.touched}: {verdict}", flush=True)
                 elif chosen.v and verdict != "right":
                     results[kind][f"  {case.touched}: {verdict}"] += 1
+                if verdict == "right":
+                    accepted[kind].append(case)
+    for kind in kinds:
+        for case in _spread(accepted[kind], chosen.verify):
+            verdict = verified(case)
+            results[kind][verdict.partition(":")[0]] += 1
+            if verdict != "passed":
+                wrong += verdict.startswith("false")
+                print(f"{kind} {case.version} {case.touched}: {verdict}", flush=True)
     for kind, counts in results.items():
         print(f"{kind:30}", dict(counts))
     if chosen.write:
         PAGE.write_text(page(results), encoding="utf-8")
     return 1 if wrong else 0
+
+
+def _spread(found: list[Case], count: int) -> list[Case]:
+    """Choose so many cases, of releases and definitions as different as can be."""
+    chosen: list[Case] = []
+    waiting = list(reversed(found))
+    while waiting and len(chosen) < count:
+        taken = [value for each in chosen for value in (each.version, each.touched)]
+        best = min(waiting, key=lambda c: taken.count(c.version) + taken.count(c.touched))
+        chosen.append(best)
+        waiting.remove(best)
+    return chosen
 
 
 def page(results: dict[str, Counter[str]]) -> str:
@@ -70,7 +94,8 @@ def page(results: dict[str, Counter[str]]) -> str:
         share_refused = f"{100 * counts['refused'] // max(total, 1)} %"
         lines.append(
             f"| {what} | {total} | {counts['right']} | {counts['refused']} | {share_refused} "
-            f"| {counts['wrong']} |"
+            f"| {counts['wrong']} | {counts['passed']} | {counts['not applicable']} "
+            f"| {counts['false failure']} |"
         )
     return HEAD + "\n".join(lines) + "\n"
 
@@ -81,10 +106,17 @@ HEAD = """\
 Forks move, rename and reformat what the series edits. This table counts what `apply` makes of
 refactorings that change nothing of what SGLang does, made from one release of every shape. Right
 means that the result is, but for the refactoring, that of the release; a refusal is a conflict
-that writes nothing. Written by `python -m tests.refactor --write`.
+that writes nothing.
 
-| refactoring | cases | right | refused | share refused | wrong |
-|---|---:|---:|---:|---:|---:|
+Of each kind some results that are right, of different releases, are verified in full, against the
+refactored release as the original. Passed means that every check says what it says of the patched
+release itself; not applicable, that a check could not be run on the refactoring and says so; a
+false failure is one that the patched release does not have. Written by
+`python -m tests.refactor --write`.
+
+| refactoring | cases | right | refused | share refused | wrong | verified: passed | \
+not applicable | false failures |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|
 """
 
 

@@ -12,11 +12,10 @@ from functools import cache, lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine.plan import prove
-from tests.refactor.kinds import NOTED
 from tests.refactor.project import (
     DISPATCH,
-    HANDLER,
     LISTS,
     MODE,
     PREFILL,
@@ -27,10 +26,19 @@ from tests.refactor.project import (
     places,
     plan_of,
 )
+from tests.refactor.text import NOTED
 
 Files = Mapping[PurePosixPath, bytes]
 
-JUDGED = (HANDLER, *MODE, DISPATCH, *SAMPLER_METHODS, *SAMPLER_FUNCTIONS, PREFILL, "forward")
+JUDGED = (
+    *symbols.HANDLERS,
+    *MODE,
+    DISPATCH,
+    *SAMPLER_METHODS,
+    *SAMPLER_FUNCTIONS,
+    PREFILL,
+    "forward",
+)
 
 
 def judge(case: Case) -> str:
@@ -208,6 +216,8 @@ def _flattened(body: list[ast.stmt]) -> list[ast.stmt]:
     for index, node in enumerate(body):
         if not isinstance(node, ast.If):
             continue
+        if _leaves(node.body):
+            node.body = _flattened(node.body)
         rest = body[index + 1 :]
         plain_return = (
             len(node.body) == 1

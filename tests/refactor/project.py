@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
@@ -17,10 +18,10 @@ from sgl_npu_patch.engine.trees.directory import open_directory
 from tests.helpers import MemoryTree
 from tests.upstream.releases import release_tree
 
-SHAPES = ("0.5.3rc2", "0.5.3.post2", "0.5.4.post1", "0.5.9", "0.5.11", "0.5.12.post1")
-"""One release of every shape that the series patches."""
+SHAPES = ("0.5.3rc2", "0.5.3.post2", "0.5.4.post1", "0.5.9", "0.5.11", "0.5.12.post1", "0.5.23")
+"""One release of every shape that the series patches, and one of those that it repairs."""
 
-HANDLER = "_handle_deterministic_inference"
+HANDLER = symbols.HANDLERS[0]
 LISTS = (
     "DETERMINISTIC_ATTENTION_BACKEND_CHOICES",
     "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND",
@@ -121,10 +122,16 @@ class Place:
 
 @cache
 def places(version: str) -> dict[str, Place]:
-    """Give the definitions that the series edits or reads, by name."""
+    """Return the definitions that the series edits or reads, by name.
+
+    The handler stands under the name of the method, whatever this release calls it.
+    """
     files, found = base(version), {}
+    wanted = {name: name for name in (*FUNCTIONS, *LISTS)} | dict.fromkeys(
+        symbols.HANDLERS, HANDLER
+    )
     for path, data in files.items():
-        for name in (*FUNCTIONS, *LISTS):
+        for name, key in wanted.items():
             kind = "assignment" if name in LISTS else "function"
             if name.encode() not in data or (name == PREFILL and path.name != "ascend_backend.py"):
                 continue
@@ -132,6 +139,8 @@ def places(version: str) -> dict[str, Place]:
             for block in source.named(name, kind):  # type: ignore[arg-type]
                 if name == PREFILL and "self.use_fia" not in source.cut(block):
                     continue
-                assert name not in found, (version, name)
-                found[name] = Place(path, source, block)
+                if name == HANDLER and symbols.ENABLED not in source.cut(block):
+                    continue
+                assert key not in found, (version, name)
+                found[key] = Place(path, source, block)
     return found

@@ -32,6 +32,7 @@ import torch
 import torch._dynamo  # fails later, once a stub stands in for triton
 import torch._inductor.utils  # the same
 
+from sgl_npu_patch.codemods.upstream.modules import USUAL
 from sgl_npu_patch.simulator.modules import (
     NotInTree,
     cut_function,
@@ -194,10 +195,17 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._import(name)
 
     def defining(self, name: str) -> ModuleType:
-        """Return the tree's own module that defines a symbol; see `load`."""
+        """Return the tree's own module that defines a symbol; see `load`.
+
+        It is loaded as SGLang does, through the module that usually defines it, where it may import
+        from that in its turn.
+        """
         module = module_of(self.package, name)
         if module is None:
             raise NotInTree(f"no module of the tree defines {name}")
+        for usual in USUAL[name]:
+            if usual != module and self._is_real(usual):
+                self._import(usual)
         return self.load(module)
 
     def attribute(self, module: str, name: str) -> Any:

@@ -65,7 +65,7 @@ class Outcome:
         """Return it with the lists of backends taken out of its messages."""
 
         def clean(text: str) -> str:
-            return re.sub(r"\['[^]]*'\]", "[...]", text)
+            return re.sub(r"[\[(]'[^])]*[])]", "[...]", text)
 
         return dataclasses.replace(
             self,
@@ -134,7 +134,7 @@ def listed(execution: Execution, name: str) -> list[str] | None:
     with execution:
         _handler(execution)
         value = getattr(execution.defining(name), name)
-    return list(value) if isinstance(value, list) else None
+    return list(value) if isinstance(value, list | tuple) else None
 
 
 def graph_config(execution: Execution) -> Any:
