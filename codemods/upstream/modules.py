@@ -1,13 +1,13 @@
-"""Name what the checks execute of SGLang besides, and where all definitions usually stand."""
+"""Name what the checks execute of SGLang besides what the series hangs on."""
 
 from __future__ import annotations
 
 from sgl_npu_patch.codemods.upstream.symbols import (
     ARGUMENTS,
     FIRST,
+    MODE,
     OVERRIDES,
     SAMPLING,
-    SYMBOLS,
     Form,
     Symbol,
     assignment,
@@ -27,6 +27,7 @@ MODEL_OVERRIDE = function(
 )
 ENVIRONMENT = assignment(Form("envs", "srt/environ.py"))
 GRAPH_CONFIG = _class(Form("CudaGraphConfig", "srt/model_executor/cuda_graph_config.py", "0.5.14"))
+IS_ENABLED = function(Form("is_batch_invariant_mode_enabled", MODE))
 SAMPLER = _class(Form("Sampler", SAMPLING))
 LOGPROBS = _class(Form("OutputLogprobProcessor", "srt/layers/logprob_processor.py", "0.5.16"))
 ATTENTION = _class(
@@ -40,11 +41,3 @@ NORM = _class(Form("RMSNorm", "srt/layers/layernorm.py"))
 
 EXECUTED = {name: value for name, value in globals().items() if isinstance(value, Symbol)}
 """Every symbol of this module by the name that it has here."""
-
-USUAL = {
-    name: tuple(form.module for form in reversed(symbol.forms) if form.name == name)
-    for symbol in (*SYMBOLS.values(), *EXECUTED.values())
-    for name in symbol.names
-}
-"""By name, the modules that define it in the releases, the newest first. A fork may have moved any
-of them."""

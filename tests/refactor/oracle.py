@@ -31,7 +31,7 @@ from tests.refactor.text import NOTED
 Files = Mapping[PurePosixPath, bytes]
 
 JUDGED = (
-    *symbols.HANDLERS,
+    *symbols.HANDLER.names,
     *MODE,
     DISPATCH,
     *SAMPLER_METHODS,

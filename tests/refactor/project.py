@@ -21,7 +21,7 @@ from tests.upstream.releases import release_tree
 SHAPES = ("0.5.3rc2", "0.5.3.post2", "0.5.4.post1", "0.5.9", "0.5.11", "0.5.12.post1", "0.5.23")
 """One release of every shape that the series patches, and one of those that it repairs."""
 
-HANDLER = symbols.HANDLERS[0]
+HANDLER = symbols.HANDLER.names[0]
 LISTS = (
     "DETERMINISTIC_ATTENTION_BACKEND_CHOICES",
     "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND",
@@ -128,7 +128,7 @@ def places(version: str) -> dict[str, Place]:
     """
     files, found = base(version), {}
     wanted = {name: name for name in (*FUNCTIONS, *LISTS)} | dict.fromkeys(
-        symbols.HANDLERS, HANDLER
+        symbols.HANDLER.names, HANDLER
     )
     for path, data in files.items():
         for name, key in wanted.items():

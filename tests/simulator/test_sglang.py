@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sgl_npu_patch.simulator.modules import NotInTree, module_of, modules_of_class
+from sgl_npu_patch.codemods.upstream.modules import SAMPLER
+from sgl_npu_patch.codemods.upstream.symbols import DISPATCH
+from sgl_npu_patch.simulator.modules import NotInTree, find, modules_of_class
 from sgl_npu_patch.simulator.murmur import murmur_hash32
-from sgl_npu_patch.simulator.sglang import DISPATCH, Execution
+from sgl_npu_patch.simulator.sglang import Execution
 from sgl_npu_patch.simulator.stubs import Stub
 
 PACKAGE = {
@@ -122,14 +124,18 @@ def test_what_the_tree_has_not_cannot_be_loaded(tree: Path) -> None:
 
 
 def test_a_definition_is_found_where_it_moved(tmp_path: Path) -> None:
-    assert module_of(_with(tmp_path / "none", {}), DISPATCH) is None
-    there = {"srt/utils/common.py": f"from .keys import {DISPATCH}\n"}
-    moved = {**there, "srt/utils/keys.py": f"def {DISPATCH}():\n    return 'NPU'\n"}
-    assert module_of(_with(tmp_path / "moved", moved), DISPATCH) == "sglang.srt.utils.keys"
+    def module_of(tree: Path) -> str:
+        found = find(tree, DISPATCH)
+        return found.module if found else ""
+
+    assert module_of(_with(tmp_path / "none", {})) == ""
+    there = {"srt/utils/common.py": f"from .keys import {DISPATCH.name}\n"}
+    moved = {**there, "srt/utils/keys.py": f"def {DISPATCH.name}():\n    return 'NPU'\n"}
+    assert module_of(_with(tmp_path / "moved", moved)) == "sglang.srt.utils.keys"
     both = {**moved, "srt/utils/common.py": moved["srt/utils/keys.py"]}
-    assert module_of(_with(tmp_path / "both", both), DISPATCH) == "sglang.srt.utils.common"
+    assert module_of(_with(tmp_path / "both", both)) == "sglang.srt.utils.common"
     del moved["srt/utils/common.py"]
-    assert module_of(_with(tmp_path / "not imported", moved), DISPATCH) == "sglang.srt.utils.keys"
+    assert module_of(_with(tmp_path / "not imported", moved)) == "sglang.srt.utils.keys"
 
 
 def test_the_bases_that_methods_come_from_are_found(tmp_path: Path) -> None:
@@ -144,8 +150,8 @@ def test_the_bases_that_methods_come_from_are_found(tmp_path: Path) -> None:
         "srt/layers/other.py": "class Other:\n    def forward(self):\n        pass\n",
     }
     tree = _with(tmp_path, sources)
-    assert modules_of_class(tree, "Sampler", "forward") == [module]
-    assert modules_of_class(tree, "Sampler", "forward", "draw") == [
+    assert modules_of_class(tree, SAMPLER, "forward") == [module]
+    assert modules_of_class(tree, SAMPLER, "forward", "draw") == [
         module,
         "sglang.srt.layers.base",
     ]

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-from sgl_npu_patch.codemods.upstream.modules import USUAL
+from sgl_npu_patch.codemods.upstream.modules import EXECUTED
+from sgl_npu_patch.codemods.upstream.symbols import SYMBOLS, Symbol
 
 _DEPTH = 8
 """How many modules a name may be imported through."""
@@ -36,32 +37,55 @@ def source_file(package: Path, module: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def module_of(tree: Path, name: str) -> str | None:
-    """Return the dotted name of the module that defines a symbol of SGLang, None if none does.
+class Definition(NamedTuple):
+    """Where a tree defines a symbol: under which of its names, and in which module."""
+
+    name: str
+    module: str
+
+
+def find(tree: Path, symbol: Symbol) -> Definition | None:
+    """Find where a tree defines a symbol of SGLang, None if nowhere.
 
     The module that usually defines it says where it is imported from, if that is what is left
     there. Otherwise the whole package is searched.
     """
-    return _module_of(package_folder(tree), name)
+    return _find(package_folder(tree), symbol)
 
 
-def modules_of(tree: Path, *names: str) -> list[str]:
+def require(tree: Path, symbol: Symbol) -> Definition:
+    """Find where a tree defines a symbol, or raise `NotInTree`."""
+    found = find(tree, symbol)
+    if found is None:
+        raise NotInTree(f"no module of the tree defines {symbol}")
+    return found
+
+
+def file_of(tree: Path, symbol: Symbol) -> Path:
+    """Return the file that defines a symbol, or raise `NotInTree`."""
+    package = package_folder(tree)
+    file = source_file(package, require(package, symbol).module)
+    assert file is not None
+    return file
+
+
+def modules_of(tree: Path, *symbols: Symbol) -> list[str]:
     """List the modules that define these symbols, as far as the tree has them."""
-    found = (module_of(tree, name) for name in names)
-    return [*dict.fromkeys(module for module in found if module is not None)]
+    found = (find(tree, symbol) for symbol in symbols)
+    return [*dict.fromkeys(each.module for each in found if each is not None)]
 
 
-def modules_of_class(tree: Path, name: str, *methods: str) -> list[str]:
+def modules_of_class(tree: Path, symbol: Symbol, *methods: str) -> list[str]:
     """List the module that defines a class, and those of the bases that it has methods from."""
     package = package_folder(tree)
-    module = module_of(package, name)
-    if module is None:
+    found = find(package, symbol)
+    if found is None:
         return []
-    bases = _bases_with(package, module, name, frozenset(methods))
-    return [*dict.fromkeys([module, *bases])]
+    bases = _bases_with(package, found.module, found.name, frozenset(methods))
+    return [*dict.fromkeys([found.module, *bases])]
 
 
-def cut_function(tree: Path, name: str, namespace: Mapping[str, object]) -> FunctionType:
+def cut_function(tree: Path, symbol: Symbol, namespace: Mapping[str, object]) -> FunctionType:
     """Execute one top-level function alone, its globals being `namespace`.
 
     For those in files too heavy to execute whole. Decorators are dropped.
@@ -69,29 +93,24 @@ def cut_function(tree: Path, name: str, namespace: Mapping[str, object]) -> Func
     Raises:
         NotInTree: no module defines it.
     """
+    name = require(tree, symbol).name
     scope: dict[str, Any] = {"__builtins__": builtins, **namespace}
-    exec(_function_code(file_of(tree, name), name), scope)  # noqa: S102  # executing it is the purpose
+    exec(_function_code(file_of(tree, symbol), name), scope)  # noqa: S102  # that is the purpose
     function: FunctionType = scope[name]
     return function
 
 
-def file_of(tree: Path, name: str) -> Path:
-    """Return the file that defines a symbol, or raise `NotInTree`."""
-    package = package_folder(tree)
-    module = module_of(package, name)
-    file = source_file(package, module) if module is not None else None
-    if file is None:
-        raise NotInTree(f"no module of the tree defines {name}")
-    return file
-
-
 @cache
-def _module_of(package: Path, name: str) -> str | None:
-    for usual in USUAL[name]:
-        found = _followed(package, usual, name)
-        if found is not None:
-            return found
-    return next(iter(_definitions(package).get(name, ())), None)
+def _find(package: Path, symbol: Symbol) -> Definition | None:
+    for form in reversed(symbol.forms):
+        module = _followed(package, form.module, form.name)
+        if module is not None:
+            return Definition(form.name, module)
+    defined = _definitions(package)
+    for name in reversed(symbol.names):
+        if name in defined:
+            return Definition(name, defined[name][0])
+    return None
 
 
 def _followed(package: Path, module: str, name: str, depth: int = _DEPTH) -> str | None:
@@ -113,11 +132,13 @@ def _followed(package: Path, module: str, name: str, depth: int = _DEPTH) -> str
 @cache
 def _definitions(package: Path) -> dict[str, tuple[str, ...]]:
     """Search the tree for the modules that define each of the symbols."""
+    known = (*SYMBOLS.values(), *EXECUTED.values())
+    sought = _definition(*(name for symbol in known for name in symbol.names))
     found: dict[str, tuple[str, ...]] = {}
     for file in sorted((package / "srt").rglob("*.py")):
         parts = file.relative_to(package.parent).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        for match in _definition(*USUAL).finditer(file.read_bytes()):
+        for match in sought.finditer(file.read_bytes()):
             name = (match[1] or match[2]).decode()
             found[name] = (*found.get(name, ()), module)
     return found

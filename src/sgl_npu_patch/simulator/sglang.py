@@ -32,13 +32,13 @@ import torch
 import torch._dynamo  # fails later, once a stub stands in for triton
 import torch._inductor.utils  # the same
 
-from sgl_npu_patch.codemods.upstream.modules import USUAL
+from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, Symbol
 from sgl_npu_patch.simulator.modules import (
     NotInTree,
     cut_function,
-    module_of,
     package_folder,
     parsed,
+    require,
     source_file,
 )
 from sgl_npu_patch.simulator.stubs import Stub
@@ -46,7 +46,6 @@ from sgl_npu_patch.simulator.stubs import Stub
 Device = Literal["cpu", "cuda", "hip", "npu", "xpu"]
 Provided = ModuleType | Mapping[str, object] | None
 
-DISPATCH = "get_dispatch_device_backend"
 VENDORED = "sglang.srt.hardware_backend.npu.batch_invariant_ops"
 
 _NPU_PACKAGES = ("torch_npu", "batch_invariant_ops")
@@ -152,7 +151,7 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._names: dict[str, object] = {
             **utilities(device),
             "get_platform": partial(platform, device),
-            DISPATCH: self._dispatch_key,
+            **dict.fromkeys(DISPATCH.names, self._dispatch_key),
             **(names or {}),
         }
         self._real = {VENDORED, *real, *self.also_real}
@@ -194,31 +193,30 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._real.add(name)
         return self._import(name)
 
-    def defining(self, name: str) -> ModuleType:
+    def defining(self, symbol: Symbol) -> ModuleType:
         """Return the tree's own module that defines a symbol; see `load`.
 
         It is loaded as SGLang does, through the module that usually defines it, where it may import
         from that in its turn.
         """
-        module = module_of(self.package, name)
-        if module is None:
-            raise NotInTree(f"no module of the tree defines {name}")
-        for usual in USUAL[name]:
+        module = require(self.package, symbol).module
+        for usual in symbol.modules:
             if usual != module and self._is_real(usual):
                 self._import(usual)
         return self.load(module)
 
-    def attribute(self, module: str, name: str) -> Any:
-        """Return what executed code would get from a module, stub or real."""
-        return getattr(self._import(module), name)
+    def value(self, symbol: Symbol) -> Any:
+        """Return what the tree defines under a symbol, executed now if it was not yet."""
+        return getattr(self.defining(symbol), require(self.package, symbol).name)
 
     def file(self, name: str) -> Path | None:
         """Return the tree's source file of a dotted module name, or None."""
         return source_file(self.package, name)
 
     @contextmanager
-    def replaced(self, name: str, value: object) -> Iterator[None]:
-        """Bind a name to another value in each of the tree's modules that has it."""
+    def replaced(self, symbol: Symbol, value: object) -> Iterator[None]:
+        """Bind a symbol to another value in each of the tree's modules that has it."""
+        name = require(self.package, symbol).name
         modules = [*self._mine.values()] if not self._entered else [*sys.modules.values()]
         held = [
             vars(module)
@@ -240,7 +238,7 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Return what a stub module has under a name: a submodule, what was given, or a stub."""
         if self._knows(full) or self._is_submodule(full):
             return importlib.import_module(full)
-        if name in self._names and full.startswith("sglang."):
+        if name in self._names and full.partition(".")[0] == "sglang":
             return self._names[name]
         return Stub(full)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -40,12 +42,7 @@ _BACKENDS = (symbols.SAMPLING_BACKEND, "attention_backend")
 _PURE = ("torch.compiler.is_compiling",)
 """Calls without effect, so that it does not matter whether a test that is false makes them."""
 _ACCEPTS = "radix_cache"
-_MARKS = {
-    "sampling_backend": symbols.SAMPLING_BACKEND,
-    "radix_cache": symbols.DISABLE_RADIX_CACHE,
-    "launch_guards": "launch_guards",
-}
-"""What tells the seam of a difference in a function that several seams edit."""
+_WORD = re.compile(r"\w+")
 _LINES = 16
 """How much of a difference is shown."""
 
@@ -70,6 +67,7 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
     for seam in judged.outcomes:
         for key in dict.fromkeys((*_edited(judged, seam), *_to_edit(judged, base, seam))):
             owners.setdefault(key, []).append(seam)
+    marks = _marks(base)
     found: dict[Key, _Difference] = {}
     only_ascend = _only_on_ascend(judged)
     for path in dict.fromkeys(path for path, _ in owners):
@@ -77,7 +75,7 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
         compared = _compare(judged, base.overlay, path, symbols, only_ascend)
         found |= {(path, symbol): difference for symbol, difference in compared.items()}
     wanted = [s for s in judged.outcomes if not only or {s, f"{s}.{CHECK}"} & set(only)]
-    results = [_of_seam(judged, base.overlay, seam, owners, found) for seam in wanted]
+    results = [_of_seam(judged, base.overlay, seam, owners, marks, found) for seam in wanted]
     if not only or NOWHERE_ELSE in only:
         results.append(_elsewhere(owners, found))
     return results
@@ -112,6 +110,7 @@ def _of_seam(
     base: Overlay,
     seam: str,
     owners: Mapping[Key, Sequence[str]],
+    marks: Mapping[str, frozenset[str]],
     found: Mapping[Key, _Difference],
 ) -> Result:
     name = f"{seam}.{CHECK}"
@@ -122,9 +121,9 @@ def _of_seam(
         return _result(name, seam, MEANING, "not-applicable", f"{outcome.status}: nothing of ours")
     findings = []
     for key in mine:
-        notes += (note for note in found[key].notes if seam in _meant(owners[key], note))
+        notes += (note for note in found[key].notes if seam in _meant(owners[key], note, marks))
         finding = found[key].finding
-        if finding is not None and seam in _meant(owners[key], finding.code):
+        if finding is not None and seam in _meant(owners[key], finding.code, marks):
             findings.append(finding)
     if findings:
         return failed(name, seam, MEANING, findings)
@@ -133,10 +132,21 @@ def _of_seam(
     return _result(name, seam, MEANING, "pass", told, *site)
 
 
-def _meant(seams: Sequence[str], text: str) -> Sequence[str]:
-    """Tell which of the seams that edit a definition a difference in it belongs to."""
-    marked = [s for s in seams if s in _MARKS and _MARKS[s] in text]
+def _meant(seams: Sequence[str], text: str, marks: Mapping[str, frozenset[str]]) -> Sequence[str]:
+    """Choose the seams that a difference belongs to among those that edit the definition."""
+    words = frozenset(_WORD.findall(text))
+    marked = [seam for seam in seams if words & marks.get(seam, frozenset())]
     return marked if len(marked) == 1 else seams
+
+
+def _marks(base: Judged) -> dict[str, frozenset[str]]:
+    """Return the words that only one seam writes, by seam, from its edits of the unpatched tree."""
+    written = {seam: base.written(seam) for seam in base.outcomes}
+    shared = Counter(word for words in written.values() for word in words)
+    return {
+        seam: frozenset(word for word in words if shared[word] == 1)
+        for seam, words in written.items()
+    }
 
 
 def _elsewhere(owners: Mapping[Key, object], found: Mapping[Key, _Difference]) -> Result:

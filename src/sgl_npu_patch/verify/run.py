@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
-from sgl_npu_patch.engine.plan import Plan
+from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
 from sgl_npu_patch.verify import static
@@ -154,9 +154,8 @@ def _located(result: Result, judged: Judged) -> Result:
 
 
 def _unparsable(tree: SourceTree, error: Unparsable) -> list[Result]:
-    """Report a file without which no seam can be judged to the seams that edit it."""
-    data = tree.read(error.path) or b""
-    seams = [seam for seam, mark in _MARKS.items() if mark in data] or [""]
+    """Report a file without which nothing can be checked to the seams that read it."""
+    seams = _readers(tree, error) or [""]
     return [
         Result(
             id=f"{seam or 'series'}.compiles",
@@ -174,18 +173,16 @@ def _unparsable(tree: SourceTree, error: Unparsable) -> list[Result]:
     ]
 
 
-_MARKS = {
-    "backend_lists": b"\nDETERMINISTIC_ATTENTION_BACKEND_CHOICES",
-    "radix_cache": b"disable_radix_cache = True",
-    "sampling_backend": b"sampling_backend = ",
-    "device_dispatch": b"def get_dispatch_device_backend",
-    "batch_invariant": b"def enable_batch_invariant_mode",
-    "sampler": b"def multinomial_with_seed",
-    "attention_comment": b"if self.use_fia",
-    "npu_ops": b"npu_ops.",
-    "launch_guards": b"launch_guards",
-}
-"""What stands in the files that each seam edits, for one that cannot be parsed."""
+def _readers(tree: SourceTree, error: Unparsable) -> list[str]:
+    """List the seams that cannot be planned for lack of a file that parses."""
+    found = []
+    for name, seam in SERIES.items():
+        try:
+            make_plan(tree, {name: replace(seam, needs=(), needs_if_defined=())})
+        except Unparsable as each:
+            if each.path == error.path:
+                found.append(name)
+    return found
 
 
 def _static_ids(seams: Iterable[str]) -> set[str]:

@@ -16,18 +16,15 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 from sgl_npu_patch.codemods.upstream import modules, symbols
-from sgl_npu_patch.simulator.modules import module_of, modules_of, modules_of_class
+from sgl_npu_patch.codemods.upstream.symbols import Symbol
+from sgl_npu_patch.simulator.modules import find, modules_of, modules_of_class, require
 from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.stubs import NotGiven
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable
 
-CHOICES = symbols.CHOICES.name
-RADIX = symbols.SUPPORTED.name
+CHOICES, RADIX = symbols.CHOICES, symbols.SUPPORTED
 DEEPSEEK = "DeepseekV3ForCausalLM"
 
-_METHOD, _FUNCTION = symbols.HANDLER.names
-_OVERRIDES = modules.POST_PROCESS.name
-_GRAPHS = modules.GRAPH_CONFIG.name
 _SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
 """How the variables begin that decide what the handler does, whoever set them outside."""
 
@@ -127,22 +124,22 @@ def _is_argument(package: Path, name: str) -> bool:
     )
 
 
-def listed(execution: Execution, name: str) -> list[str] | None:
-    """Return a list of backends as the tree defines it, None if there is none of that name."""
-    if module_of(execution.package, name) is None:
+def listed(execution: Execution, symbol: Symbol) -> list[str] | None:
+    """Return a list of backends as the tree defines it, None if it does not."""
+    if find(execution.package, symbol) is None:
         return None
     with execution:
         _handler(execution)
-        value = getattr(execution.defining(name), name)
+        value = execution.value(symbol)
     return list(value) if isinstance(value, list | tuple) else None
 
 
 def graph_config(execution: Execution) -> Any:
     """Return a configuration of graphs as the tree resolves it, every phase on, None without."""
-    if module_of(execution.package, _GRAPHS) is None:
+    if find(execution.package, modules.GRAPH_CONFIG) is None:
         return None
     with execution:
-        config = execution.defining(_GRAPHS).CudaGraphConfig()
+        config = execution.value(modules.GRAPH_CONFIG)()
     for phase in vars(config).values():
         phase.backend = "full"
     return config
@@ -163,20 +160,28 @@ def new_execution(
         provide: what is installed of torch_npu and Ascend's extension, as `Execution` takes it.
     """
     real = modules_of(
-        package, "envs", "register_model_override", _OVERRIDES, _GRAPHS, CHOICES, RADIX
+        package,
+        symbols.HANDLER,
+        modules.ENVIRONMENT,
+        modules.MODEL_OVERRIDE,
+        modules.POST_PROCESS,
+        symbols.OVERRIDE,
+        symbols.DECLARE,
+        modules.GRAPH_CONFIG,
+        CHOICES,
+        RADIX,
     )
     names: dict[str, object] = {"is_record": lambda _: False, "get_context": _nothing_published}
-    arguments = modules_of_class(package, "ServerArgs", _METHOD)
-    lists = module_of(package, CHOICES)
-    if module_of(package, _FUNCTION) is not None and lists is not None and lists not in arguments:
+    arguments = modules_of_class(package, modules.SERVER_ARGS, *symbols.HANDLER.names)
+    handler, lists = find(package, symbols.HANDLER), find(package, CHOICES)
+    if handler and lists and not {handler.module, lists.module} & {*arguments}:
         # From 0.5.20 on of the module of ServerArgs only the lists matter.
         execution = Execution(package, device, provide, real, names)
         with execution:
-            values = vars(execution.load(lists))
+            values = vars(execution.load(lists.module))
         names |= {name: given for name, given in values.items() if name.isupper()}
     else:
         real += arguments
-    real += modules_of(package, _FUNCTION)
     return Execution(package, device, provide, real, names)
 
 
@@ -222,18 +227,18 @@ def _nothing_published() -> None:
 
 def _handler(execution: Execution) -> tuple[Any, dict[str, Any], type | None]:
     """Load the handler, the defaults of its tree's arguments, and their class if it is needed."""
-    package = execution.package
-    if module_of(package, _OVERRIDES) is not None:
-        execution.defining(_OVERRIDES)
-    if module_of(package, _FUNCTION) is not None:
-        loaded = execution.defining(_FUNCTION)
-        return getattr(loaded, _FUNCTION), dict(_WITHOUT_DATACLASS), None
-    server_args = execution.defining("ServerArgs").ServerArgs
+    if find(execution.package, modules.POST_PROCESS) is not None:
+        execution.defining(modules.POST_PROCESS)
+    name = require(execution.package, symbols.HANDLER).name
+    function = getattr(execution.defining(symbols.HANDLER), name, None)
+    if function is not None:
+        return function, dict(_WITHOUT_DATACLASS), None
+    server_args = execution.value(modules.SERVER_ARGS)
     defaults = {
         field.name: None if field.default is dataclasses.MISSING else field.default
         for field in dataclasses.fields(server_args)
     }
-    return getattr(server_args, _METHOD), defaults, server_args
+    return getattr(server_args, name), defaults, server_args
 
 
 @contextmanager

@@ -231,10 +231,10 @@ def a_scoped_mode_is_on_inside_and_off_behind(subject: Subject) -> None:
     """A scoped mode works inside its block, and is off behind it."""
     working = _working_of(subject)
     with machine(subject) as on:
-        with on.mode.set_batch_invariant_mode():
+        with on.scoped():
             _require_on(on, working, "in `with set_batch_invariant_mode():`")
         _require_off(on, "behind `with set_batch_invariant_mode():`")
-        with on.mode.set_batch_invariant_mode(False):
+        with on.scoped(False):
             _require_off(on, "in `with set_batch_invariant_mode(False):`")
         _require_off(on, "behind `with set_batch_invariant_mode(False):`")
 
@@ -256,10 +256,10 @@ def scoped_modes_can_be_nested(subject: Subject) -> None:
     """A scoped mode inside another is on or off as it says, and the outer one goes on behind it."""
     working = _working_of(subject)
     scope = "set_batch_invariant_mode"
-    with machine(subject) as on, on.mode.set_batch_invariant_mode(True):
-        with on.mode.set_batch_invariant_mode(False):
+    with machine(subject) as on, on.scoped(True):
+        with on.scoped(False):
             _require_off(on, f"in {scope}(False) in {scope}(True)")
-            with on.mode.set_batch_invariant_mode(True):
+            with on.scoped(True):
                 _require_on(on, working, f"in {scope}(True) in {scope}(False) in {scope}(True)")
             _require_off(on, f"in {scope}(False), behind {scope}(True)")
         _require_on(on, working, f"in {scope}(True), behind {scope}(False)")
@@ -282,7 +282,7 @@ def a_scoped_mode_keeps_the_choice_of_bmm(subject: Subject) -> None:
         with machine(subject) as on:
             _require_bmm_parameter(on)
             on.enable(enable_bmm=False)
-            with on.mode.set_batch_invariant_mode(inside):
+            with on.scoped(inside):
                 pass
             _require_on(on, working, f"behind set_batch_invariant_mode({inside})")
 
@@ -334,10 +334,7 @@ def a_mode_that_cannot_be_entered_is_off(subject: Subject) -> None:
     for installed, scoped in product(_WITHOUT_EXTENSION, (False, True)):
         with machine(subject, installed) as on:
             before = on.rebound()
-            if scoped:
-                error = error_of(on.mode.set_batch_invariant_mode().__enter__)
-            else:
-                error = error_of(on.enable)
+            error = error_of(on.scoped().__enter__) if scoped else error_of(on.enable)
             if error is None:
                 raise Failed("the mode is entered without the extension", expected="an error")
             _require_off(on, f"after {type(error).__name__}")
@@ -415,12 +412,12 @@ def _working_of(subject: Subject) -> frozenset[str]:
 
 def _require_on(on: Machine, working: frozenset[str], where: str) -> None:
     found = invariant(on, PROBES)
-    if found != working or not on.mode.is_batch_invariant_mode_enabled():
+    if found != working or not on.is_enabled:
         raise Failed(
             f"the mode is not on {where}",
             expected=f"replaced: {', '.join(sorted(working))}",
             found=f"replaced: {', '.join(sorted(found)) or 'nothing'}; "
-            f"is_batch_invariant_mode_enabled() {on.mode.is_batch_invariant_mode_enabled()}",
+            f"is_batch_invariant_mode_enabled() {on.is_enabled}",
             code=where,
         )
 
@@ -428,12 +425,12 @@ def _require_on(on: Machine, working: frozenset[str], where: str) -> None:
 def _require_off(on: Machine, where: str) -> None:
     """Demand that nothing of aten is replaced; what is called as an attribute is another matter."""
     found = invariant(on, ATEN)
-    if found or on.mode.is_batch_invariant_mode_enabled():
+    if found or on.is_enabled:
         raise Failed(
             f"the mode is not off {where}",
             expected="replaced: nothing",
             found=f"replaced: {', '.join(sorted(found)) or 'nothing'}; "
-            f"is_batch_invariant_mode_enabled() {on.mode.is_batch_invariant_mode_enabled()}",
+            f"is_batch_invariant_mode_enabled() {on.is_enabled}",
             code=where,
         )
 
@@ -465,7 +462,7 @@ def _scoped(
         if objects is not None:
             objects.update(on.rebound())
         try:
-            with on.mode.set_batch_invariant_mode(inside):
+            with on.scoped(inside):
                 if fails:
                     raise KeyError("of the check")
         except KeyError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from sgl_npu_patch.codemods.upstream.symbols import DISPATCH
 from sgl_npu_patch.simulator.modules import cut_function, file_of, parsed
-from sgl_npu_patch.simulator.sglang import DISPATCH, Device, Execution, utilities
+from sgl_npu_patch.simulator.sglang import Device, Execution, utilities
 from sgl_npu_patch.simulator.stubs import Stub
 from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
 

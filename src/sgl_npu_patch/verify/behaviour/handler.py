@@ -48,7 +48,7 @@ def ascend_is_listed_once(subject: Subject) -> None:
     """The list of attention backends names ascend once."""
     choices = listed(_npu(subject), CHOICES)
     if choices is None:
-        raise Failed(f"{CHOICES} is no list", code=CHOICES)
+        raise Failed(f"{CHOICES} is no list", code=CHOICES.name)
     _expect(f'{CHOICES}.count("ascend")', choices.count("ascend"), 1)
 
 
@@ -71,7 +71,7 @@ def other_backends_are_judged_as_before(subject: Subject) -> None:
     _compare(subject, "backend_lists", (*OTHER_DEVICES, "npu"))
     base, patched = (listed(shared_execution(p, "npu"), CHOICES) for p in _packages(subject))
     without = [backend for backend in patched or () if backend != "ascend"]
-    _expect(CHOICES, without, [backend for backend in base or () if backend != "ascend"])
+    _expect(CHOICES.name, without, [backend for backend in base or () if backend != "ascend"])
 
 
 @check("radix_cache")

@@ -36,15 +36,20 @@ OLD_TORCH_NPU = "2.8.0.post2"
 class Machine:
     """Hold the executed module of the mode and what stands around it."""
 
-    mode: ModuleType
+    execution: Execution
     torch_npu: ModuleType
     registered: list[tuple[str, Any, str]] = field(default_factory=list)
     """What the tree registered with torch's dispatcher: operator, function, dispatch key."""
 
     @property
     def takes_bmm(self) -> bool:
-        """Whether the mode can be entered without bmm."""
-        return "enable_bmm" in self.mode.enable_batch_invariant_mode.__code__.co_varnames
+        """Report whether the mode can be entered without bmm."""
+        return takes_bmm(self.execution)
+
+    @property
+    def is_enabled(self) -> bool:
+        """Report whether the tree says that the mode is on."""
+        return bool(self.execution.value(modules.IS_ENABLED)())
 
     def namespaces(self) -> dict[str, Any]:
         """Return where operators are called as attributes."""
@@ -60,22 +65,25 @@ class Machine:
 
     def enable(self, **options: bool) -> None:
         """Enter the mode."""
-        self.mode.enable_batch_invariant_mode(**options)
+        self.execution.value(symbols.ENABLE)(**options)
 
     def disable(self) -> None:
         """Leave the mode."""
-        self.mode.disable_batch_invariant_mode()
+        self.execution.value(symbols.DISABLE)()
+
+    def scoped(self, *enabled: bool) -> Any:
+        """Return a context in which the mode is on or off."""
+        return self.execution.value(symbols.SCOPED)(*enabled)
 
 
-def load_mode(execution: Execution) -> ModuleType:
-    """Execute the module that has the mode."""
-    return execution.defining(symbols.ENABLE.name)
+def takes_bmm(execution: Execution) -> bool:
+    """Report whether a tree's mode can be entered without bmm."""
+    return "enable_bmm" in execution.value(symbols.ENABLE).__code__.co_varnames
 
 
 def mode_modules(tree: Path) -> list[str]:
     """List the modules of a tree that its mode consists of."""
-    mode = (symbols.ENABLE, symbols.DISABLE, symbols.SCOPED)
-    return modules_of(tree, *(name for symbol in mode for name in symbol.names))
+    return modules_of(tree, symbols.ENABLE, symbols.DISABLE, symbols.SCOPED, modules.IS_ENABLED)
 
 
 @contextmanager
@@ -106,7 +114,8 @@ def machine(
     try:
         real = mode_modules(subject.package)
         with Execution(subject.package, "npu", provide, real) as execution, _watched(registered):
-            yield Machine(load_mode(execution), fake, registered)
+            execution.defining(symbols.ENABLE)
+            yield Machine(execution, fake, registered)
     finally:
         vars(torch)["bmm"] = bmm
         extension.uninstall()

@@ -12,8 +12,11 @@ from typing import Any
 
 import torch
 
+from sgl_npu_patch.codemods.upstream import modules, symbols
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
-from sgl_npu_patch.verify.behaviour.machine import load_mode, mode_modules
+from sgl_npu_patch.verify.behaviour.machine import mode_modules, takes_bmm
+
+_MODE = (symbols.ENABLE, symbols.DISABLE, symbols.SCOPED, modules.IS_ENABLED)
 
 
 class _Library:
@@ -52,10 +55,10 @@ def trace(package: Path, on: Device) -> list[Any]:
     _Library.log = log
     bmm, library = torch.bmm, torch.library.Library
     with Execution(package, on, real=mode_modules(package)) as execution:
-        module = load_mode(execution)
+        execution.defining(symbols.ENABLE)
         vars(torch.library)["Library"] = _Library
         try:
-            _walk(module, log)
+            _walk(execution, log)
         except RuntimeError as error:
             log.append(str(error))
         finally:
@@ -65,33 +68,36 @@ def trace(package: Path, on: Device) -> list[Any]:
     return log
 
 
-def _walk(module: Any, log: list[Any]) -> None:
+def _walk(execution: Execution, log: list[Any]) -> None:
     """Go through what the module offers, writing down `torch.bmm` and the flag after each step."""
     original = torch.bmm
-    takes_bmm = "enable_bmm" in module.enable_batch_invariant_mode.__code__.co_varnames
+    enable, disable, scoped, is_enabled = map(execution.value, _MODE)
+    state = vars(execution.defining(symbols.ENABLE))
 
     def note(step: str) -> None:
         bmm = "original" if torch.bmm is original else _identity(torch.bmm)
-        log.append((step, bmm, module.is_batch_invariant_mode_enabled()))
+        log.append((step, bmm, is_enabled()))
 
-    for options in ({}, {"enable_bmm": False}, {"enable_bmm": True}) if takes_bmm else ({},):
-        module.enable_batch_invariant_mode(**options)
+    for options in (
+        ({}, {"enable_bmm": False}, {"enable_bmm": True}) if takes_bmm(execution) else ({},)
+    ):
+        enable(**options)
         note("on")
-        module.enable_batch_invariant_mode(**options)
+        enable(**options)
         note("on again")
-        module.disable_batch_invariant_mode()
+        disable()
         note("off")
     for start, inside in product((False, True), repeat=2):
         torch.bmm = original
         if start:
-            module.enable_batch_invariant_mode()
-        with module.set_batch_invariant_mode(inside):
+            enable()
+        with scoped(inside):
             note(f"{inside} in {start}")
         note("left")
-        module._batch_invariant_LIB = None
-        module._batch_invariant_MODE = False
+        state["_batch_invariant_LIB"] = None
+        state["_batch_invariant_MODE"] = False
     try:
-        with module.set_batch_invariant_mode():
+        with scoped():
             raise KeyError("of the check")
     except KeyError:
         note("left by an exception")

@@ -17,13 +17,6 @@ from sgl_npu_patch.simulator.murmur import murmur_hash32
 from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.torch_npu import LARGEST_TOP_K, top_k_top_p
 
-_METHODS = (*symbols.FORWARD_ASCEND.names, *symbols.SAMPLE_FROM_LOGITS.names)
-_DRAWN = (
-    *symbols.SAMPLE_ASCEND.names,
-    *symbols.SAMPLE_ASCEND_PROBS.names,
-    *symbols.DRAW.names,
-    *modules.LOGPROBS.names,
-)
 TOP_K_ALL = 1 << 30
 VOCABULARY = 1200
 
@@ -74,8 +67,8 @@ class Machine:
         names = {**surroundings(backend), "murmur_hash32": self._hash}
         self.execution = Execution(tree, device, provide, sampler_modules(tree), names)
         with self.execution:
-            self.module: Any = self.execution.defining("Sampler")
-            self.sampler: Any = self.module.Sampler()
+            self.module: Any = self.execution.defining(modules.SAMPLER)
+            self.sampler: Any = self.execution.value(modules.SAMPLER)()
 
     @property
     def seeded_calls(self) -> int:
@@ -132,12 +125,11 @@ class Machine:
 
 def sampler_modules(tree: Path) -> list[str]:
     """List the modules of a tree that its sampler consists of."""
-    return [
-        *modules_of_class(
-            tree, modules.SAMPLER.name, "forward", *_METHODS, *symbols.SAMPLE_ASCEND.names
-        ),
-        *modules_of(tree, *_DRAWN),
-    ]
+    path = (symbols.FORWARD_ASCEND, symbols.SAMPLE_FROM_LOGITS, symbols.SAMPLE_ASCEND)
+    methods = (name for symbol in path for name in symbol.names)
+    drawn = (symbols.SAMPLE_ASCEND, symbols.SAMPLE_ASCEND_PROBS, symbols.DRAW, modules.LOGPROBS)
+    sampler = modules_of_class(tree, modules.SAMPLER, "forward", *methods)
+    return [*sampler, *modules_of(tree, *drawn)]
 
 
 def surroundings(backend: str) -> dict[str, object]:

@@ -9,8 +9,8 @@ from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Site, Unparsable
 from sgl_npu_patch.verify.findings import Finding, NotApplicable, failed
 from sgl_npu_patch.verify.results import Result, Verdict
-from sgl_npu_patch.verify.static import calls, content, layout, names, presence, values
-from sgl_npu_patch.verify.static.judged import Check, Judged
+from sgl_npu_patch.verify.static import calls, content, layout, names, presence, values  # noqa: F401
+from sgl_npu_patch.verify.static.judged import OWN, Check, Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,6 @@ class _Declared:
 
 
 def _declared() -> Iterator[_Declared]:
-    own: dict[str, tuple[Check, ...]] = {
-        "backend_lists": (content.lists_ascend_once,),
-        "radix_cache": (content.gate_follows_prefill, content.no_other_list_has_ascend),
-        "sampling_backend": (content.keeps_ascend,),
-        "device_dispatch": (content.answers_npu,),
-        "batch_invariant": (values.operators_by_attribute,),
-    }
     for seam, declared in SERIES.items():
         yield _Declared(seam, presence.in_place)
         yield _Declared(seam, presence.compiles)
@@ -45,7 +38,7 @@ def _declared() -> Iterator[_Declared]:
         yield _Declared(seam, names.names_resolve)
         if seam in calls.SEAMS:
             yield _Declared(seam, calls.calls_bind)
-        yield from (_Declared(seam, run) for run in own.get(seam, ()))
+        yield from (_Declared(seam, run) for run in OWN[seam])
         yield _Declared(seam, layout.layout_kept)
 
 

@@ -6,31 +6,19 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePosixPath
 
-from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch import codemods
+from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.codemods.upstream.symbols import Symbol
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 from sgl_npu_patch.verify.static.judged import Found, FunctionNode, Judged
 
-_CALLED = {
-    "sampler": (
-        *symbols.FORWARD_ASCEND.names,
-        *symbols.SAMPLE_FROM_LOGITS.names,
-        *symbols.SAMPLE_ASCEND.names,
-    ),
-    "batch_invariant": (
-        *symbols.ENABLE.names,
-        *symbols.DISABLE.names,
-        *symbols.SCOPED.names,
-    ),
-    "npu_ops": ("npu_ops.enable", "npu_ops.disable", "npu_ops.bmm_enabled"),
-    "launch_guards": ("launch_guards.apply",),
-}
-"""The functions whose signatures each seam changes, or calls in what it inserts."""
-
-SEAMS = tuple(_CALLED)
+SEAMS = ("sampler", "batch_invariant", *(name for name, seam in SERIES.items() if seam.vendors))
+"""The seams that edit or add functions which the rest of SGLang calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +28,9 @@ class _Definition:
     owner: str
 
     @property
-    def bound(self) -> bool:
-        """Tell whether the first parameter is filled by what the method is looked up on."""
-        return bool(self.owner) and not any(
-            isinstance(d, ast.Name) and d.id == "staticmethod" for d in self.node.decorator_list
-        )
+    def decorators(self) -> set[str]:
+        """Name what decorates it."""
+        return {d.id for d in self.node.decorator_list if isinstance(d, ast.Name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +55,28 @@ def calls_bind(judged: Judged, seam: str) -> Iterator[Finding]:
     if judged.outcomes[seam].status in ("not-needed", "withheld"):
         raise NotApplicable(f"{judged.outcomes[seam].status}: {judged.outcomes[seam].reason}")
     known = 0
-    for called in _CALLED[seam]:
-        module, _, name = called.rpartition(".")
+    for module, name in _called(judged, seam):
         definitions, uses = collect(judged, name, module)
         known += len(definitions)
         for use in uses:
             yield from _unfit(judged, name, use, definitions)
     if not known:
         raise NotApplicable("none of these functions is in this tree")
+
+
+def _called(judged: Judged, seam: str) -> Iterator[tuple[str, str]]:
+    """Yield the functions that a seam adds, with their module, or those that its codemod names."""
+    for module in SERIES[seam].vendors:
+        path = judged.package / PROJECT.vendor_folder / f"{module}.py"
+        if judged.overlay.read(path) is not None:
+            for node in judged.module(path).body:
+                if isinstance(node, FunctionNode) and not node.name.startswith("_"):
+                    yield module, node.name
+    if not SERIES[seam].vendors:
+        named = vars(import_module(f"{codemods.__name__}.{seam}")).values()
+        for symbol in named:
+            if isinstance(symbol, Symbol) and symbol.kind == "function":
+                yield from (("", name) for name in symbol.names)
 
 
 def collect(judged: Judged, name: str, module: str = "") -> tuple[list[_Definition], list[Use]]:
@@ -195,8 +195,11 @@ def _in_all(judged: Judged, use: Use) -> bool:
 def _filled(use: Use, definition: _Definition) -> int:
     """Count the arguments that the call does not write: the object of a method."""
     node = use.found.node
-    if not definition.bound or not isinstance(node, ast.Attribute):
+    method = definition.owner and "staticmethod" not in definition.decorators
+    if not method or not isinstance(node, ast.Attribute):
         return 0
+    if "classmethod" in definition.decorators:
+        return 1
     return 0 if isinstance(node.value, ast.Name) and node.value.id == definition.owner else 1
 
 

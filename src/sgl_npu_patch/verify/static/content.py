@@ -10,11 +10,12 @@ from sgl_npu_patch.codemods.upstream import attention, handler, symbols
 from sgl_npu_patch.codemods.upstream.symbols import ASCEND
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
-from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
+from sgl_npu_patch.verify.static.judged import FunctionNode, Judged, check_of
 
 _DEVICES = {"is_cuda_alike": "CUDA", "is_cuda": "CUDA", "is_xpu": "XPU", "is_npu": "NPU"}
 
 
+@check_of("backend_lists")
 def lists_ascend_once(judged: Judged, seam: str) -> Iterator[Finding]:
     """The list of attention backends holds "ascend" exactly once."""
     del seam
@@ -32,6 +33,7 @@ def lists_ascend_once(judged: Judged, seam: str) -> Iterator[Finding]:
         )
 
 
+@check_of("radix_cache")
 def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
     """The radix cache is off for ascend exactly where prefill ignores a cached prefix."""
     del seam
@@ -66,6 +68,7 @@ def gate_follows_prefill(judged: Judged, seam: str) -> Iterator[Finding]:
     )
 
 
+@check_of("radix_cache")
 def no_other_list_has_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
     """The handler's other lists, as that of DeepSeek models, are without "ascend"."""
     del seam
@@ -83,6 +86,7 @@ def no_other_list_has_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
                 )
 
 
+@check_of("sampling_backend")
 def keeps_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
     """Deterministic mode leaves a sampling backend "ascend" alone where it draws by seed."""
     status = judged.outcomes[seam].status
@@ -102,6 +106,7 @@ def keeps_ascend(judged: Judged, seam: str) -> Iterator[Finding]:
                 )
 
 
+@check_of("device_dispatch")
 def answers_npu(judged: Judged, seam: str) -> Iterator[Finding]:
     """Each device's branch gives its own dispatch key, an NPU's "NPU"."""
     if judged.outcomes[seam].status == "not-needed":

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
+import libcst as cst
+
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream import attention, mode, symbols
 from sgl_npu_patch.codemods.upstream.project import PROJECT
@@ -18,6 +20,7 @@ from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
+from sgl_npu_patch.engine.seam import Target
 from sgl_npu_patch.engine.text.block import Block
 from sgl_npu_patch.engine.text.source import Source
 from sgl_npu_patch.engine.trees.directory import SourceTree
@@ -25,6 +28,7 @@ from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
 
 _BOM = "\ufeff"
+_WORD = re.compile(r"\w+")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -164,6 +168,24 @@ class Judged:
                 if isinstance(found.node, FunctionNode) and found.node.name == place.block.name:
                     yield place, found.node
 
+    def written(self, seam: str) -> frozenset[str]:
+        """Return the words of the lines that a seam would change here, before and after."""
+        if self.outcomes[seam].status != "pending":
+            return frozenset()
+        lines: set[str] = set()
+        for target in self._targets(seam):
+            node = target.spot.node
+            texts = (cst.Module([]).code_for_node(each) for each in (node, target.edit(node)))
+            before, after = ({line.strip() for line in text.splitlines()} for text in texts)
+            lines |= before ^ after
+        return frozenset(word for line in lines for word in _WORD.findall(line))
+
+    def _targets(self, seam: str) -> tuple[Target, ...]:
+        """List what a seam edits: its own form's definitions, or what repairs upstream's."""
+        view, declared = self.view(), SERIES[seam]
+        native = declared.is_upstream(view) is not None
+        return (*(() if native else declared.targets(view)), *declared.repairs(view))
+
     def near(self, path: PurePosixPath, *names: str) -> Iterator[Found]:
         """Yield the nodes of a file on the lines where any of some names occurs."""
         module, text = self.module(path), self.source(path).text.removeprefix(_BOM)
@@ -203,7 +225,7 @@ class Judged:
             yield from map(self._place, outcome.sites)
             return
         try:
-            for target in declared.targets(self.view()):
+            for target in self._targets(seam):
                 yield Place(target.spot.path, target.spot.block)
         except AnchorError as error:
             raise NotApplicable(f"its places are not found: {error}") from error
@@ -248,6 +270,19 @@ def judge(tree: SourceTree | Overlay) -> Judged:
 
 Check = Callable[[Judged, str], Iterator[Finding]]
 """Yield what is wrong about one seam; raise `NotApplicable` where there is nothing to check."""
+
+OWN: dict[str, list[Check]] = {seam: [] for seam in SERIES}
+"""The checks of single seams, as the modules that are imported declare them."""
+
+
+def check_of(seam: str) -> Callable[[Check], Check]:
+    """Declare a check of one seam of the series."""
+
+    def declare(check: Check) -> Check:
+        OWN[seam].append(check)
+        return check
+
+    return declare
 
 
 def _newer(path: PurePosixPath, error: SyntaxError) -> NotApplicable:

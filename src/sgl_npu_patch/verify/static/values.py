@@ -9,9 +9,10 @@ from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.codemods.upstream.operators import REBOUND
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.findings import Finding, NotApplicable
-from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
+from sgl_npu_patch.verify.static.judged import FunctionNode, Judged, check_of
 
 
+@check_of("batch_invariant")
 def operators_by_attribute(judged: Judged, seam: str) -> Iterator[Finding]:
     """No module takes an operator that the mode rebinds by value."""
     del seam  # The operators are those of one seam.

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream import modules, symbols
+from sgl_npu_patch.codemods.upstream.symbols import Symbol
 from sgl_npu_patch.simulator import device, extension, schemas, torch_npu
 from sgl_npu_patch.simulator.device import cpu, npu
 from sgl_npu_patch.simulator.modules import NotInTree, file_of, modules_of_class, parsed
@@ -26,8 +27,8 @@ from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.behaviour.machine import mode_modules
 from sgl_npu_patch.verify.behaviour.sampler_machine import sampler_modules, surroundings
 
-ATTENTION, NORM, LINEAR = "AscendAttnBackend", "RMSNorm", "UnquantizedLinearMethod"
-SAMPLER = "Sampler"
+ATTENTION, NORM, LINEAR = modules.ATTENTION, modules.NORM, modules.LINEAR
+SAMPLER = modules.SAMPLER
 _VENDORED = "/".join(VENDORED.split(".")[1:]) + "/"
 
 SIZES = (2, 3, 5, 8)
@@ -153,16 +154,16 @@ class World:
             },
         )
         # Before the mode is on, as in a server: what a module takes by value stays native.
-        for name in (LINEAR, NORM, SAMPLER, ATTENTION):
+        for symbol in (LINEAR, NORM, SAMPLER, ATTENTION):
             with suppress(Exception):
-                self.module(name)
+                self.module(symbol)
         with self.execution:
-            self.execution.defining(symbols.ENABLE.name).enable_batch_invariant_mode()
+            self.execution.value(symbols.ENABLE)()
 
-    def module(self, name: str) -> ModuleType:
+    def module(self, symbol: Symbol) -> ModuleType:
         """Execute the module that defines a class of the tree, or raise `NotInTree`."""
         with self.execution:
-            return self.execution.defining(name)
+            return self.execution.defining(symbol)
 
     def events(self, layer: Layer, rows: Sequence[int]) -> tuple[list[torch.Tensor], list[Event]]:
         """Run a layer on a batch and return each row's result, and what ran."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from sgl_npu_patch.codemods.upstream import symbols
-from sgl_npu_patch.simulator.modules import module_of
+from sgl_npu_patch.simulator.modules import find
 from sgl_npu_patch.simulator.torch_npu import top_k_top_p
 from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.behaviour.sampler.trial import (
@@ -108,7 +108,7 @@ def not_compiled_on_an_npu(trial: Trial) -> None:
 
 
 _METHODS = ("forward", *symbols.FORWARD_ASCEND.names, *symbols.SAMPLE_FROM_LOGITS.names)
-_FUNCTIONS = (*symbols.SAMPLE_ASCEND.names, *symbols.DRAW.names)
+_FUNCTIONS = (symbols.SAMPLE_ASCEND, symbols.DRAW)
 
 
 @sampler_check()
@@ -116,16 +116,15 @@ def forgotten_positions_fail_loudly(trial: Trial) -> None:
     """No function on the way has a default for positions: a caller that forgets them fails."""
     on = trial.machine()
     with on.execution:
-        owners = [(name, on.module.Sampler) for name in _METHODS]
         tree = on.execution.package
-        owners += [(n, on.execution.defining(n)) for n in _FUNCTIONS if module_of(tree, n)]
+        functions = {name: getattr(type(on.sampler), name, None) for name in _METHODS}
+        functions |= {f.name: on.execution.value(f) for f in _FUNCTIONS if find(tree, f)}
     found = 0
-    for name, owner in owners:
-        function = getattr(owner, name, None)
+    for name, function in functions.items():
         if function is None:
             continue
-        function = getattr(function, "function", function)
-        taken = inspect.signature(function).parameters
+        signature = inspect.signature(getattr(function, "function", function))
+        taken = signature.parameters
         for parameter in ("positions", "sampling_seed"):
             if parameter in taken and taken[parameter].default is not inspect.Parameter.empty:
                 raise Failed(
@@ -133,7 +132,7 @@ def forgotten_positions_fail_loudly(trial: Trial) -> None:
                     "draws at the same one for ever",
                     expected=parameter,
                     found=str(taken[parameter]),
-                    code=f"def {name}{inspect.signature(function)}",
+                    code=f"def {name}{signature}",
                 )
         found += "positions" in taken
     assert found, "no function of the Ascend path takes positions"

@@ -123,7 +123,7 @@ def logarithm_is_taken_once(trial: Trial) -> None:
     """The seeded draw is given what it takes: log-probabilities, or probabilities."""
     on = trial.machine()
     with on.execution:
-        draw = getattr(on.execution.defining(symbols.DRAW.name), symbols.DRAW.name)
+        draw = on.execution.value(symbols.DRAW)
     takes_logarithms = p_value(_drawn_by(on, draw, _SMALL), 12) > UNLIKELY
     if not takes_logarithms and p_value(_drawn_by(on, draw, _SMALL.exp()), 12) <= UNLIKELY:
         raise Failed(
@@ -142,7 +142,7 @@ def logarithm_is_taken_once(trial: Trial) -> None:
             seen.append(weights.double().clone())
             return draw(weights, *others, **options)
 
-        with on.execution, on.execution.replaced(symbols.DRAW.name, record):
+        with on.execution, on.execution.replaced(symbols.DRAW, record):
             on.draw([request])
         if len(seen) != 1:
             raise Failed(
