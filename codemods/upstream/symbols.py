@@ -96,7 +96,7 @@ def assignment(*forms: Form) -> Symbol:
 ARGUMENTS = "srt/server_args.py"
 _CHOICES = "srt/arg_groups/choices.py"
 OVERRIDES = "srt/arg_groups/overrides.py"
-_MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
+MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
 SAMPLING = "srt/layers/sampler.py"
 _UTILITIES = "srt/utils/common.py"
 
@@ -119,9 +119,9 @@ SUPPORTED = assignment(
 )
 
 # The batch-invariant mode.
-ENABLE = function(Form("enable_batch_invariant_mode", _MODE))
-DISABLE = function(Form("disable_batch_invariant_mode", _MODE))
-SCOPED = function(Form("set_batch_invariant_mode", _MODE))
+ENABLE = function(Form("enable_batch_invariant_mode", MODE))
+DISABLE = function(Form("disable_batch_invariant_mode", MODE))
+SCOPED = function(Form("set_batch_invariant_mode", MODE))
 DISPATCH = function(Form("get_dispatch_device_backend", _UTILITIES, "0.5.11"))
 IS_NPU = function(Form("is_npu", _UTILITIES))
 

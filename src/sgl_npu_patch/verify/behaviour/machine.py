@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from sgl_npu_patch.codemods.upstream import operators, symbols
+from sgl_npu_patch.codemods.upstream import modules, operators, symbols
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.modules import modules_of
 from sgl_npu_patch.simulator.sglang import Execution
