@@ -78,7 +78,7 @@ def failures(fault: Fault) -> set[str]:
 
 
 def fails(check: str, subject: Subject) -> bool:
-    return verdict(CHECKS[check], subject)["verdict"] == "fail"
+    return bool(verdict(CHECKS[check], subject)["verdict"] == "fail")
 
 
 @pytest.mark.parametrize("name", sampled(tuple(FAULTS), OFTEN))

@@ -128,10 +128,11 @@ def lay_out(version: str, files: Mapping[str, bytes]) -> Path:
     """Write files over links to the rest of their release and return the tree."""
     tree = Path(tempfile.mkdtemp(dir=_SCRATCH.name))
     pristine = release_tree(version) / "sglang"
-    own = (str(pristine), [], [path.name for path in pristine.glob("*.py")])
-    for folder, _, names in (own, *os.walk(pristine / "srt")):
+    folders = [(folder, names) for folder, _, names in os.walk(pristine / "srt")]
+    folders.append((str(pristine), [path.name for path in pristine.glob("*.py")]))
+    for folder, names in folders:
         target = tree / "sglang" / Path(folder).relative_to(pristine)
-        target.mkdir(parents=True)
+        target.mkdir(parents=True, exist_ok=True)
         for name in names:
             path = (target / name).relative_to(tree / "sglang").as_posix()
             if name.endswith(".py") and path not in files:
