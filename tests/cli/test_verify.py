@@ -88,12 +88,33 @@ def test_a_patched_tree_passes_and_is_not_touched(tree: Path) -> None:
     assert snapshot(tree) == before
 
 
-def test_an_unpatched_tree_fails(base: Path) -> None:
-    done = run("verify", base, "--static", "--format", "json")
+def test_an_unpatched_tree_fails_once(base: Path, executed: Runner) -> None:
+    text = run("verify", base)
+    assert (text.code, text.stderr) == (1, "")
+    assert text.stdout.decode() == (
+        f"SGLang of unknown version in {base}: the tree is not patched; "
+        "run sgl-npu-patch apply first\n"
+    )
+    done = run("verify", base, "--format", "json")
     assert done.code == 1
     assert done.statuses["sampler"] == "pending"
+    (check,) = done.report["checks"]
+    assert (check["id"], check["verdict"]) == ("series.is_applied", "fail")
+    assert executed.asked == []
+
+
+def test_checks_that_are_named_run_on_an_unpatched_tree(base: Path) -> None:
+    only = [part for seam in SERIES for part in ("--only", seam)]
+    done = run("verify", base, "--static", *only, "--format", "json")
     failed = [c["id"] for c in done.report["checks"] if c["verdict"] == "fail"]
     assert [f"{seam}.in_place" for seam in SERIES if f"{seam}.in_place" not in failed] == []
+
+
+def test_a_half_patched_tree_fails_in_the_seams_that_lack(base: Path) -> None:
+    assert run("apply", base, "--skip", "launch_guards").code == 0
+    done = run("verify", base, "--static", "--format", "json")
+    failed = {check["seam"] for check in done.report["checks"] if check["verdict"] == "fail"}
+    assert failed == {"launch_guards"}
 
 
 def test_a_conflict_is_a_failure(tmp_path: Path) -> None:
@@ -280,7 +301,7 @@ def test_a_revision_is_checked_as_its_files_are(
 
 
 def test_a_revision_that_fails(repository: Path) -> None:
-    done = run("verify", repository, "--rev", "before", "--static")
+    done = run("verify", repository, "--rev", "before", "--static", "--only", "sampler")
     assert done.code == 1
     printed = done.stdout.decode()
     commit_id = output(repository, "rev-parse", "before")

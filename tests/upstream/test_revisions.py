@@ -174,7 +174,7 @@ def test_verify_reads_and_executes_a_revision_and_a_wheel(
     assert snapshot(clone) == before
     unpatched = program("verify", bare, "--rev", f"v{version}", "--static")
     assert unpatched.code == 1
-    assert b"FAIL sampler.in_place" in unpatched.stdout
+    assert b"the tree is not patched; run sgl-npu-patch apply first\n" in unpatched.stdout
 
 
 def test_stems_are_all_that_contents_are_searched_for() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sgl_npu_patch.reports.codec import Document, read_tree
 from sgl_npu_patch.reports.console import labelled, printed
 from sgl_npu_patch.reports.formats import Target
-from sgl_npu_patch.verify.results import Result, Verdict
+from sgl_npu_patch.verify.results import UNPATCHED, Result, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,12 +22,19 @@ SERIES = "series"
 
 
 def render(document: Document, target: Target) -> str:
-    """Return one line a check, then every failure in full, then the counts."""
+    """Return one line a check, then every failure in full, then the counts.
+
+    Of a tree that is not patched, one line says so.
+    """
     tree = read_tree(document)
 
     def show(console: Console) -> None:
         from rich.text import Text
 
+        if tree.results == (UNPATCHED,):
+            told = f"{tree.title}: {UNPATCHED.message}; {UNPATCHED.action}"
+            console.print(Text(told))
+            return
         console.print(Text(f"{tree.title}: {count(tree.results)}"))
         for seam, group in by_seam(tree.results):
             console.print(Text(f"\n{seam}", style="bold"), soft_wrap=True)

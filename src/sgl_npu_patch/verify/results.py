@@ -43,3 +43,15 @@ class Result:
     gap: str = ""
     measured: str = ""
     lost: bool = False
+
+
+UNPATCHED = Result(
+    id="series.is_applied",
+    seam="",
+    kind="static",
+    verdict="fail",
+    meaning="The tree is patched.",
+    message="the tree is not patched",
+    action="run sgl-npu-patch apply first",
+)
+"""Stands for all checks of a tree that nothing was applied to."""

@@ -17,7 +17,7 @@ from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
 from sgl_npu_patch.verify import static
-from sgl_npu_patch.verify.results import Result
+from sgl_npu_patch.verify.results import UNPATCHED, Result
 from sgl_npu_patch.verify.static.judged import Judged, judge
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def verify(
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
         torch_npu: version, wheel or folder whose operators the tree's calls must fit.
         receipt: what a kit measured on a device.
-        only: ids of checks and names of seams to take, all if empty.
+        only: ids of checks and names of seams to take, all if empty; a tree that is not patched
+            fails them all, so that one result stands for all unless some are named.
         tell: is told what begins.
 
     Raises:
@@ -86,6 +87,8 @@ def verify(
         judged = judge(tree)
     except Unparsable as error:
         return Verified(None, tuple(_unparsable(tree, error)))
+    if not only and _is_unpatched(judged.plan):
+        return Verified(judged.plan, (UNPATCHED,))
     tell("static checks")
     results = static.check(judged, only)
     if base is not None:
@@ -108,6 +111,12 @@ def verify(
         results = [r for r in measured if not only or {r.id, r.seam} & set(only)]
     _check_only(only, SERIES, results)
     return Verified(judged.plan, tuple(results))
+
+
+def _is_unpatched(plan: Plan) -> bool:
+    """Report whether nothing of the series is in a tree that it could be applied to."""
+    found = {outcome.status for outcome in plan.outcomes}
+    return "pending" in found and found.isdisjoint(("already", "conflict"))
 
 
 def _behaviour(
