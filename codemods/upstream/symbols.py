@@ -7,14 +7,20 @@ function that upstream renames gets one more line here.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import partial
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine.text.block import Kind
+from sgl_npu_patch.engine.text.fingerprint import Fingerprint, Hint
 
 if TYPE_CHECKING:
     from sgl_npu_patch.engine.view import Spot, View
 
+BODIES = "bodies.json"
+"""The fingerprints that each function has had, written by `make refresh`."""
 FIRST = "0.5.3rc2"
 """The first release with deterministic inference."""
 
@@ -69,8 +75,8 @@ class Symbol:
             AnchorError: there is none, or more than one.
         """
         if self.kind == "assignment":
-            return view.find_assignment(*self.names)
-        return view.find_function(*self.names, holding=holding)
+            return view.find_assignment(*self.names, hint=partial(_hint, self))
+        return view.find_function(*self.names, holding=holding, hint=partial(_hint, self))
 
     def find_caller(self, view: View) -> Spot:
         """Find the one function that calls it, which nothing else in the package uses.
@@ -78,11 +84,24 @@ class Symbol:
         Raises:
             AnchorError: there is no call or more than one, or the name is used otherwise.
         """
-        return view.find_caller(*self.names)
+        return view.find_caller(*self.names, hint=partial(_hint, self))
 
     def is_in(self, view: View) -> bool:
         """Report whether a tree defines it at least once."""
         return any(view.has(name, self.kind) for name in self.names)
+
+
+def _hint(symbol: Symbol) -> Hint:
+    """Describe a symbol by those that have stood in the same files, and by its known bodies."""
+    files = {form.file for form in symbol.forms}
+    key = next((key for key, each in SYMBOLS.items() if each is symbol), "")
+    others = [each for each in SYMBOLS.values() if each is not symbol]
+    near = [each for each in others if files.intersection(form.file for form in each.forms)]
+    known = json.loads(resources.files(__package__).joinpath(BODIES).read_bytes())
+    return Hint(
+        tuple(name for each in near for name in each.names),
+        frozenset(Fingerprint(*form) for form in known.get(key, ())),
+    )
 
 
 def function(*forms: Form) -> Symbol:

@@ -200,14 +200,14 @@ def test_statement_is_edited_in_place(root: Path) -> None:
     [
         ("def f():\n    wanted()\n", None),
         ("def f():\n    wanted()\n    wanted()\n", "2 calls"),
-        ("wanted()\n", "1 calls"),
+        ("wanted()\n", "1 call outside of any function"),
         ("def f():\n    wanted()\nx = wanted\n", "1 other"),
-        ("def f():\n    getattr(a, 'wanted')()\n", "0 calls"),
-        ("def wanted():\n    wanted()\n", "0 calls"),
+        ("def f():\n    getattr(a, 'wanted')()\n", "found 1 other use"),
+        ("\n", "found none"),
     ],
 )
 def test_caller(root: Path, source: str, found: str | None) -> None:
-    view = view_of(root, source)
+    view = view_of(root, f"{source}\n\ndef wanted():\n    wanted()\n")
     if found is None:
         assert view.find_caller("wanted").site == Site(OTHER, 1, "f")
     else:
@@ -215,6 +215,19 @@ def test_caller(root: Path, source: str, found: str | None) -> None:
             view.find_caller("wanted")
 
 
+def test_the_caller_of_what_is_nowhere(root: Path) -> None:
+    with pytest.raises(AnchorError, match="function wanted: expected exactly one definition"):
+        view_of(root, "def f():\n    wanted()\n").find_caller("wanted")
+
+
 def test_function_of_a_spot_that_is_none(root: Path) -> None:
     with pytest.raises(AnchorError, match="a function"):
         _ = view_of(root, "wanted = ['x']\n").find_assignment("wanted").function
+
+
+def test_a_definition_without_the_text_that_it_must_hold_is_named(root: Path) -> None:
+    view = view_of(root, "def sample(seed):\n    pass\n")
+    with pytest.raises(AnchorError) as caught:
+        view.find_function("sample", holding="seeds=")
+    assert caught.value.found == "none with it"
+    assert [site.line for site in caught.value.where if site.path == OTHER] == [1]

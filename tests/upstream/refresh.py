@@ -6,6 +6,7 @@ import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
+from tests.upstream.bodies import BODIES, write_bodies
 from tests.upstream.golden import EXPECTED, PATCHES, observe, write
 from tests.upstream.releases import FORKS, RELEASES
 
@@ -15,7 +16,9 @@ def main() -> None:
     trees = (*RELEASES, *FORKS)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         write(dict(zip(trees, pool.map(observe, trees), strict=True)))
-    sys.stderr.write(f"{EXPECTED}, {PATCHES}: {len(trees)} trees; review them with git diff\n")
+    write_bodies()
+    written = f"{EXPECTED}, {PATCHES}, {BODIES}"
+    sys.stderr.write(f"{written}: {len(trees)} trees; review them with git diff\n")
 
 
 if __name__ == "__main__":

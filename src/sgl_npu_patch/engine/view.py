@@ -13,20 +13,14 @@ from typing import cast
 
 import libcst as cst
 
-from sgl_npu_patch.engine.errors import AnchorError, Refused, Site
+from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.overlay import Overlay
+from sgl_npu_patch.engine.search import find_block, find_call, is_defined
 from sgl_npu_patch.engine.text.block import Block, Kind
+from sgl_npu_patch.engine.text.fingerprint import Hint
 from sgl_npu_patch.engine.text.source import Source
 
 _LINE = re.compile(r"\r\n|\r|\n")
-_LOOKS: dict[Kind, bytes] = {
-    "function": rb"\bdef\s+%s\b",
-    "class": rb"\bclass\s+%s\b",
-    "assignment": rb"(?m)^[^\r\n#]*\b%s\b[^\r\n]*=",
-    "import": rb"\b%s\b",
-    "statement": rb"\b%s\b",
-}
-"""What a file must contain to define a name; cheaper to see than to outline it."""
 _SHELL = "class _:"
 """An indented definition is parsed inside a class, so that its text stays as it is."""
 
@@ -82,17 +76,20 @@ class View:
         """Return the path of the folder for vendored modules."""
         return self.package / self.overlay.tree.project.vendor_folder
 
-    def find_function(self, *names: str, holding: str = "") -> Spot:
+    def find_function(
+        self, *names: str, holding: str = "", hint: Callable[[], Hint] = Hint
+    ) -> Spot:
         """Find the one function or method with one of these names in the package.
 
         Args:
             names: plain names; the function may stand in any class of any module.
             holding: text that tells the function from others of its name.
+            hint: describes the function where there is none of the names.
 
         Raises:
             AnchorError: there is none, or more than one.
         """
-        return self._find(names, "function", holding)
+        return self._spot(*find_block(self.overlay, names, "function", holding=holding, hint=hint))
 
     def find_statement(
         self,
@@ -112,7 +109,7 @@ class View:
         Raises:
             AnchorError: there is none, or more than one.
         """
-        source, block = self._find_block((function,), "function", holding)
+        source, block = find_block(self.overlay, (function,), "function", holding=holding)
         shell, text = _shelled(source.cut(block), source.newline)
         spans, key = self.overlay.cache.spans, (sought, shell + text)
         if key not in spans:
@@ -152,54 +149,29 @@ class View:
         )
         return self._spot(source, inner)
 
-    def find_assignment(self, *names: str) -> Spot:
-        """Find the one module-level assignment to one of these names in the package.
+    def find_assignment(self, *names: str, hint: Callable[[], Hint] = Hint) -> Spot:
+        """Find the one module-level assignment to one of these names; see `find_function`.
 
         Raises:
             AnchorError: there is none, or more than one.
         """
-        return self._find(names, "assignment")
+        return self._spot(*find_block(self.overlay, names, "assignment", hint=hint))
 
-    def find_caller(self, *names: str) -> Spot:
+    def find_caller(self, *names: str, hint: Callable[[], Hint] = Hint) -> Spot:
         """Find the one function that calls another, which nothing else in the package uses.
 
         Args:
             names: the names that the other may have.
+            hint: describes the other where there is none of the names.
 
         Raises:
             AnchorError: there is no call or more than one, or the name is used otherwise.
         """
-        named = " or ".join(names)
-        uses = [
-            (source, use, name)
-            for name in names
-            for path in self.overlay.mentioning(name)
-            if (source := self.overlay.source(path))
-            for use in self.overlay.cache.uses_of(name, source.text)
-        ]
-        called = [
-            (source, use, name)
-            for source, use, name in uses
-            if use.kind == "call" and not source.around(use.line, name)
-        ]
-        holders = [
-            (source, block) for source, use, _ in called for block in source.around(use.line)
-        ]
-        others = [(s, u, name) for s, u, name in uses if u.kind == "other"]
-        if len(called) != 1 or len(holders) != 1 or others:
-            raise AnchorError(
-                sought=f"the caller of {named}",
-                expected="exactly one call in the package, inside a function",
-                found=f"{len(called)} calls and {len(others)} other uses",
-                where=tuple(Site(s.path, u.line, name) for s, u, name in called + others),
-                action="leave one call, inside a function, and no other use",
-            )
-        source, block = holders[0]
-        return self._spot(source, block)
+        return self._spot(*find_call(self.overlay, names, hint))
 
     def has(self, name: str, kind: Kind) -> bool:
-        """Tell whether the package defines a name at least once."""
-        return any(source.named(name, kind) for source in self._defining(name, kind))
+        """Report whether the package defines a name at least once."""
+        return is_defined(self.overlay, name, kind)
 
     def source(self, path: PurePosixPath) -> Source:
         """Give the file that a spot was found in."""
@@ -236,58 +208,6 @@ class View:
         data = self.overlay.tree.read(path) or b""
         source = self.overlay.cache.sources[(path, data)]
         return source.cut(_same(source, block))
-
-    def _find(self, names: tuple[str, ...], kind: Kind, holding: str = "") -> Spot:
-        return self._spot(*self._find_block(names, kind, holding))
-
-    def _find_block(self, names: tuple[str, ...], kind: Kind, holding: str) -> tuple[Source, Block]:
-        found = [
-            (source, block)
-            for name in names
-            for source in self._defining(name, kind, holding)
-            for block in source.named(name, kind)
-            if holding in source.cut(block)
-        ]
-        if len(found) != 1:
-            named = " or ".join(names)
-            near = (self._nearest(name, kind) for name in reversed(names))
-            close = next(filter(None, near), None) if not found else None
-            raise AnchorError(
-                sought=f"{kind} {named}",
-                expected="exactly one definition in the package",
-                found=f"{len(found)} definitions" if found else "none",
-                where=tuple(Site(s.path, b.line, b.qualname) for s, b in found)
-                or tuple(
-                    Site(path, 0, f"mentions {name}")
-                    for name in names
-                    for path in self.overlay.mentioning(name)[:3]
-                )
-                or (close or Site(self.package / "__init__.py", 0, f"without {named}"),),
-                nearest=f"{close} (a similar name is not taken)" if close else "",
-                action=(
-                    "keep one of them: remove or rename the others"
-                    if found
-                    else "restore it under this name, or report the release that has none"
-                ),
-            )
-        _check_in_force(*found[0])
-        return found[0]
-
-    def _defining(self, name: str, kind: Kind, holding: str = "") -> Iterator[Source]:
-        """Outline only the files in which a definition of the name can stand."""
-        for path in self.overlay.mentioning(name):
-            if self._may_define(path, name, kind, holding):
-                yield self.source(path)
-
-    def _may_define(self, path: PurePosixPath, name: str, kind: Kind, holding: str) -> bool:
-        if path in self.overlay.pending:
-            return True
-        known, key = self.overlay.cache.defining, (path, name + holding, kind)
-        if key not in known:
-            data = self.overlay.read(path) or b""
-            looks = re.compile(_LOOKS[kind] % re.escape(name.encode()))
-            known[key] = holding.encode() in data and looks.search(data) is not None
-        return known[key]
 
     def _spot(self, source: Source, block: Block) -> Spot:
         text = source.cut(block)
@@ -346,62 +266,6 @@ class View:
         body = shell.body.with_changes(body=[node])
         code = module.with_changes(body=[shell.with_changes(body=body)]).code
         return code[len(_SHELL) + len(newline) :]
-
-    def _nearest(self, name: str, kind: Kind) -> Site | None:
-        words = name.strip("_").split("_")
-        pairs = sorted({"_".join(words[i : i + 2]) for i in range(len(words))}, key=len)[-3:]
-        paths = {p for part in (name, *pairs) for p in self.overlay.mentioning(part)[:3]}
-        looked = [source for path in sorted(paths) if (source := self._readable(path))]
-        parsed = {s.path: s for s in (*self.overlay.cache.sources.values(), *looked)}
-        names = {
-            block.name: (source.path, block)
-            for source in parsed.values()
-            for block in source.blocks
-            if block.kind == kind
-        }
-        for close in difflib.get_close_matches(name, names, n=1, cutoff=0.7):
-            path, block = names[close]
-            return Site(path, block.line, close)
-        return None
-
-    def _readable(self, path: PurePosixPath) -> Source | None:
-        """Give a file that is looked at for no more than a hint."""
-        try:
-            return self.overlay.source(path)
-        except Refused:
-            return None
-
-
-def _check_in_force(source: Source, block: Block) -> None:
-    """Insist that a definition is the one that its name stands for whenever the file is loaded."""
-    holders = [b for b in source.blocks if b.start <= block.start and block.end <= b.end]
-    inside = [b for b in holders if b.kind == "function" and b is not block]
-    guards = [guard for b in holders if b.kind == "class" or b is block for guard in b.guards]
-    again = [
-        other
-        for kind in _REBINDING[block.kind]
-        for other in (source.named(block.name, kind) if "." not in block.qualname else ())
-    ]
-    if not (inside or guards or again):
-        return
-    what = f"inside the function {inside[-1].name}" if inside else f"under `{' '.join(guards)}`"
-    raise AnchorError(
-        sought=f"{block.kind} {block.qualname}",
-        expected="a definition of the module or of a class, under no condition and not replaced",
-        found=f"one that an {again[0].kind} replaces" if again else f"one {what}",
-        where=tuple(Site(source.path, b.line, b.qualname) for b in (block, *again)),
-        action="define it once, of the module or of a class, under no condition",
-    )
-
-
-_REBINDING: dict[Kind, tuple[Kind, ...]] = {
-    "function": ("assignment", "import"),
-    "class": (),
-    "assignment": ("import",),
-    "import": (),
-    "statement": (),
-}
-"""What else must not bind a definition's name in its module."""
 
 
 def _shelled(text: str, newline: str) -> tuple[str, str]:
