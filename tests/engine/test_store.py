@@ -21,7 +21,7 @@ from sgl_npu_patch.engine.trees.git_contents import Contents
 from sgl_npu_patch.engine.trees.git_search import Search
 from sgl_npu_patch.engine.trees.repository import Repository, open_repository
 from sgl_npu_patch.engine.trees.revision import GitTree
-from sgl_npu_patch.matrix.judge import MADE_OF
+from sgl_npu_patch.matrix.evaluate import MADE_OF
 from tests.engine.package import ARGUMENTS, COMMON, SOURCES, build
 from tests.engine.repositories import commit, git
 

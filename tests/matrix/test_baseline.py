@@ -29,7 +29,7 @@ def check(identity: str, verdict: str) -> dict[str, str]:
 
 def changes(path: Path, before: list[dict[str, Any]], *after: dict[str, Any]) -> list[list[str]]:
     baseline.write(path, before)
-    found = baseline.compare(baseline.read(path), {"results": after})
+    found = baseline.compare(baseline.read(path), after)
     return [[change[key] for key in ("name", "seam", "before", "after")] for change in found]
 
 
@@ -84,8 +84,16 @@ def test_news(
 
 
 def test_new_conflict_has_its_evidence() -> None:
-    (change, _) = reversed(baseline.compare({}, {"results": [result("a", s="conflict")]}))
+    (change, _) = reversed(baseline.compare({}, [result("a", s="conflict")]))
     assert change["evidence"] == {"sought": "x"}
+
+
+def test_baseline_of_version_0_2(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    statuses = {"s": "applied", "t": "applied (outdated)", "u": "upstream (applied)"}
+    path.write_text(json.dumps({"schema": 1, "trees": {"a": {"statuses": statuses}}}))
+    expected = {"": "judged", "s": "pending", "t": "pending (outdated)", "u": "upstream (applied)"}
+    assert baseline.read(path)["a"].statuses == expected
 
 
 def test_checks_count_only_where_they_ran(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.matrix.bisect import Found, bisect
-from sgl_npu_patch.matrix.judge import Judge, Options
+from sgl_npu_patch.matrix.bisect import Bisection, bisect
+from sgl_npu_patch.matrix.content import Options
+from sgl_npu_patch.matrix.evaluate import Evaluator
+from sgl_npu_patch.matrix.repositories import Repositories
 from tests.engine.package import COMMON, SOURCES, run
 from tests.matrix.histories import BROKEN, OTHER, Files, commit_of, graph, history
 
@@ -17,13 +19,15 @@ WHOLE = {COMMON: SOURCES[COMMON]}
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
-    with Judge(Options(cache=False)) as opened:
-        yield opened
+def evaluator() -> Iterator[Evaluator]:
+    with Repositories() as repositories:
+        yield Evaluator(Options(cache=False), repositories)
 
 
-def search(judge: Judge, repository: Path, good: str, bad: str, seam: str | None = SEAM) -> Found:
-    return bisect(judge, str(repository), good, bad, seam)
+def search(
+    evaluator: Evaluator, repository: Path, good: str, bad: str, seam: str | None = SEAM
+) -> Bisection:
+    return bisect(evaluator, str(repository), good, bad, seam)
 
 
 def filler(number: int) -> dict[str, str]:
@@ -31,12 +35,11 @@ def filler(number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", [1, 2, 500, 737, 998, 999])
-def test_one_of_a_thousand_commits(tmp_path: Path, place: int) -> None:
+def test_one_of_a_thousand_commits(tmp_path: Path, evaluator: Evaluator, place: int) -> None:
     commits = [filler(n) for n in range(1000)]
     commits[place] = {COMMON: BROKEN}
     repository = history(tmp_path / "repository", commits)
-    with Judge(Options(cache=False)) as judge:
-        found = search(judge, repository, "main~999", "main", None)
+    found = search(evaluator, repository, "main~999", "main", None)
     # The one needs the other.
     assert [change["seam"] for change in found.changes] == [SEAM, "batch_invariant"]
     for change in found.changes:
@@ -48,11 +51,11 @@ def test_one_of_a_thousand_commits(tmp_path: Path, place: int) -> None:
     assert found.judged <= 2 + math.ceil(math.log2(found.commits))
 
 
-def test_diff_is_that_of_the_symbol(tmp_path: Path, judge: Judge) -> None:
+def test_diff_is_that_of_the_symbol(tmp_path: Path, evaluator: Evaluator) -> None:
     moved = f"y = 1\n\n\n{BROKEN.replace('is_npu', 'is_ascend')}"
     commits = [{}, {COMMON: moved, OTHER: "z = 1\n"}]
     repository = history(tmp_path / "repository", commits)
-    (change,) = search(judge, repository, "main~1", "main").changes
+    (change,) = search(evaluator, repository, "main~1", "main").changes
     assert change["diff"].splitlines()[:5] == [
         f"--- a/python/sglang/{COMMON} get_dispatch_device_backend",
         f"+++ b/python/sglang/{COMMON} device_backend",
@@ -65,52 +68,52 @@ def test_diff_is_that_of_the_symbol(tmp_path: Path, judge: Judge) -> None:
     assert "is_ascend" not in change["diff"]
 
 
-def test_symbol_in_its_new_file(tmp_path: Path, judge: Judge) -> None:
+def test_symbol_in_its_new_file(tmp_path: Path, evaluator: Evaluator) -> None:
     moved = "if True:\n    " + SOURCES[COMMON].replace("\n", "\n    ").replace("CUDA", "cuda")
     commits = [{}, {COMMON: "", "srt/utils/moved.py": f"{moved}\n"}]
     repository = history(tmp_path / "repository", commits)
-    (change,) = search(judge, repository, "main~1", "main").changes
+    (change,) = search(evaluator, repository, "main~1", "main").changes
     assert f"--- a/python/sglang/{COMMON} get_dispatch_device_backend\n" in change["diff"]
     assert "+++ b/python/sglang/srt/utils/moved.py get_dispatch" in change["diff"]
     assert '+            key = "cuda"\n' in change["diff"]
 
 
-def test_other_reasons_show_the_files_that_are_read(tmp_path: Path, judge: Judge) -> None:
+def test_other_reasons_show_the_files_that_are_read(tmp_path: Path, evaluator: Evaluator) -> None:
     again = "\n\ndef get_dispatch_device_backend():\n    return 1\n"
     repository = history(tmp_path / "repository", [{}, {"srt/again.py": again, OTHER: "z = 1\n"}])
-    (change,) = search(judge, repository, "main~1", "main").changes
+    (change,) = search(evaluator, repository, "main~1", "main").changes
     assert "+++ b/python/sglang/srt/again.py" in change["diff"]
     assert "z = 1" not in change["diff"]
 
 
-def test_steps_are_all_listed(tmp_path: Path, judge: Judge) -> None:
+def test_steps_are_all_listed(tmp_path: Path, evaluator: Evaluator) -> None:
     commits = [filler(n) for n in range(40)]
     commits[9] = {COMMON: BROKEN}
     commits[21] = gone()
     repository = history(tmp_path / "repository", commits)
-    found = search(judge, repository, "main~39", "main")
+    found = search(evaluator, repository, "main~39", "main")
     steps = [(change["before"], change["after"], change["commit"]) for change in found.changes]
     assert steps == [
         ("pending", "conflict", commit_of(repository, "main~30")),
         ("conflict", "missing", commit_of(repository, "main~18")),
     ]
     assert found.remarks == (f"{SEAM} changes 2 times on the way",)
-    (change,) = search(judge, repository, "main~39", "main", None).changes
+    (change,) = search(evaluator, repository, "main~39", "main", None).changes
     assert (change["seam"], change["commit"]) == ("", steps[1][2])
 
 
-def test_history_that_goes_back_and_forth_is_told(tmp_path: Path, judge: Judge) -> None:
+def test_history_that_goes_back_and_forth_is_told(tmp_path: Path, evaluator: Evaluator) -> None:
     commits = [filler(n) for n in range(17)]
     for place, files in {2: {COMMON: BROKEN}, 3: WHOLE, 10: {COMMON: BROKEN}}.items():
         commits[place] = files
     commits[4], commits[8] = {COMMON: BROKEN}, WHOLE
     repository = history(tmp_path / "repository", commits)
-    found = search(judge, repository, "main~16", "main")
+    found = search(evaluator, repository, "main~16", "main")
     changed = {commit_of(repository, f"main~{16 - place}") for place in (2, 4, 10)}
     assert {change["commit"] for change in found.changes} <= changed
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path, judge: Judge) -> None:
+def test_what_does_not_fit_is_told(tmp_path: Path, evaluator: Evaluator) -> None:
     # Halving looks at 8 (changed), 4 (not), 6 (not), 7 (changed): 16 then is as it should be; so
     # a third status is put where the first step looks.
     commits = [filler(n) for n in range(17)]
@@ -118,7 +121,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path, judge: Judge) -> None:
     commits[8] = {**gone()}
     commits[9] = {**SOURCES, COMMON: BROKEN}
     repository = history(tmp_path / "repository", commits)
-    found = search(judge, repository, "main~16", "main")
+    found = search(evaluator, repository, "main~16", "main")
     assert [change["commit"] for change in found.changes] == [commit_of(repository, "main~13")]
     (remark,) = found.remarks
     assert remark == (
@@ -131,9 +134,9 @@ def gone() -> dict[str, str]:
     return {name: "" for name in SOURCES if name.startswith("srt/")}
 
 
-def test_tree_that_is_refused_is_a_status(tmp_path: Path, judge: Judge) -> None:
+def test_tree_that_is_refused_is_a_status(tmp_path: Path, evaluator: Evaluator) -> None:
     repository = history(tmp_path / "repository", [gone(), {}, {}, dict(SOURCES), {}])
-    found = search(judge, repository, "main~4", "main", None)
+    found = search(evaluator, repository, "main~4", "main", None)
     (change,) = found.changes
     assert (change["seam"], change["before"], change["after"]) == ("", "refused", "judged")
     assert change["commit"] == commit_of(repository, "main~1")
@@ -144,9 +147,11 @@ Commits = dict[str, tuple[str, Files]]
 BREAK = {COMMON: BROKEN}
 
 
-def made(judge: Judge, repository: Path, good: str = "base") -> list[tuple[str, str, str, str]]:
+def made(
+    evaluator: Evaluator, repository: Path, good: str = "base"
+) -> list[tuple[str, str, str, str]]:
     """Return each change as its subject, that of its merge, and the statuses around it."""
-    found = search(judge, repository, good, "main")
+    found = search(evaluator, repository, good, "main")
     assert found.judged <= found.commits + 1
     names = {commit_of(repository, "m^0"): "m", "": ""}
     return [
@@ -156,7 +161,9 @@ def made(judge: Judge, repository: Path, good: str = "base") -> list[tuple[str, 
 
 
 @pytest.mark.parametrize("place", [0, 3, 6])
-def test_commit_on_the_side_that_was_merged(tmp_path: Path, judge: Judge, place: int) -> None:
+def test_commit_on_the_side_that_was_merged(
+    tmp_path: Path, evaluator: Evaluator, place: int
+) -> None:
     """Main goes on beside the branch, and after the merge."""
     commits: Commits = {"base": ("", {}), "beside": ("base", filler(1))}
     for number in range(7):
@@ -164,13 +171,13 @@ def test_commit_on_the_side_that_was_merged(tmp_path: Path, judge: Judge, place:
         commits[f"b{number}"] = (f"b{number - 1}" if number else "base", files)
     commits |= {"m": ("beside b6", BREAK), "last": ("m", filler(2))}
     repository = graph(tmp_path / "repository", commits)
-    assert made(judge, repository) == [(f"b{place}", "m", "pending", "conflict")]
-    (change,) = search(judge, repository, "base", "main").changes
+    assert made(evaluator, repository) == [(f"b{place}", "m", "pending", "conflict")]
+    (change,) = search(evaluator, repository, "base", "main").changes
     assert change["commit"] == commit_of(repository, f"b{place}")
     assert "-def get_dispatch_device_backend():" in change["diff"]
 
 
-def test_merge_that_makes_the_change_itself(tmp_path: Path, judge: Judge) -> None:
+def test_merge_that_makes_the_change_itself(tmp_path: Path, evaluator: Evaluator) -> None:
     commits: Commits = {
         "base": ("", {}),
         "beside": ("base", filler(1)),
@@ -178,10 +185,10 @@ def test_merge_that_makes_the_change_itself(tmp_path: Path, judge: Judge) -> Non
         "m": ("beside b", {"srt/side.py": "x = 1\n", **BREAK}),
     }
     repository = graph(tmp_path / "repository", commits)
-    assert made(judge, repository) == [("m", "", "pending", "conflict")]
+    assert made(evaluator, repository) == [("m", "", "pending", "conflict")]
 
 
-def test_merge_within_the_side(tmp_path: Path, judge: Judge) -> None:
+def test_merge_within_the_side(tmp_path: Path, evaluator: Evaluator) -> None:
     """The branch merged another one, as it also merged main before."""
     commits: Commits = {
         "base": ("", {}),
@@ -195,10 +202,10 @@ def test_merge_within_the_side(tmp_path: Path, judge: Judge) -> None:
         "m": ("beside b3", BREAK),
     }
     repository = graph(tmp_path / "repository", commits)
-    assert made(judge, repository) == [("inner1", "m", "pending", "conflict")]
+    assert made(evaluator, repository) == [("inner1", "m", "pending", "conflict")]
 
 
-def test_side_that_changes_twice(tmp_path: Path, judge: Judge) -> None:
+def test_side_that_changes_twice(tmp_path: Path, evaluator: Evaluator) -> None:
     commits: Commits = {
         "base": ("", {}),
         "b1": ("base", BREAK),
@@ -207,13 +214,13 @@ def test_side_that_changes_twice(tmp_path: Path, judge: Judge) -> None:
         "m": ("base b3", gone()),
     }
     repository = graph(tmp_path / "repository", commits)
-    assert made(judge, repository) == [
+    assert made(evaluator, repository) == [
         ("b1", "m", "pending", "conflict"),
         ("b3", "m", "conflict", "missing"),
     ]
 
 
-def test_merge_that_undoes_what_main_had(tmp_path: Path, judge: Judge) -> None:
+def test_merge_that_undoes_what_main_had(tmp_path: Path, evaluator: Evaluator) -> None:
     commits: Commits = {
         "root": ("", {}),
         "base": ("root", BREAK),
@@ -221,10 +228,10 @@ def test_merge_that_undoes_what_main_had(tmp_path: Path, judge: Judge) -> None:
         "m": ("base b", {**WHOLE, **filler(1)}),
     }
     repository = graph(tmp_path / "repository", commits)
-    assert made(judge, repository) == [("m", "", "conflict", "pending")]
+    assert made(evaluator, repository) == [("m", "", "conflict", "pending")]
 
 
-def test_merge_of_three_and_of_unrelated_histories(tmp_path: Path, judge: Judge) -> None:
+def test_merge_of_three_and_of_unrelated_histories(tmp_path: Path, evaluator: Evaluator) -> None:
     commits: Commits = {
         "base": ("", {}),
         "b1": ("base", filler(1)),
@@ -233,7 +240,7 @@ def test_merge_of_three_and_of_unrelated_histories(tmp_path: Path, judge: Judge)
         "m": ("base other b1 b2", BREAK),
     }
     repository = graph(tmp_path / "repository", commits)
-    assert made(judge, repository) == [("b2", "m", "pending", "conflict")]
+    assert made(evaluator, repository) == [("b2", "m", "pending", "conflict")]
 
 
 @pytest.mark.parametrize(
@@ -243,16 +250,18 @@ def test_merge_of_three_and_of_unrelated_histories(tmp_path: Path, judge: Judge)
         ("main~2", "main~1", "device_dispatch is pending both at main~2 and at main~1"),
     ],
 )
-def test_nothing_to_find(tmp_path: Path, judge: Judge, good: str, bad: str, said: str) -> None:
+def test_nothing_to_find(
+    tmp_path: Path, evaluator: Evaluator, good: str, bad: str, said: str
+) -> None:
     repository = history(tmp_path / "repository", [{}, filler(1), {COMMON: BROKEN}])
     with pytest.raises(UsageError, match=said):
-        search(judge, repository, good, bad)
+        search(evaluator, repository, good, bad)
 
 
-def test_unknown_revision(tmp_path: Path, judge: Judge) -> None:
+def test_unknown_revision(tmp_path: Path, evaluator: Evaluator) -> None:
     repository = history(tmp_path / "repository", [{}, {}])
     with pytest.raises(Refused, match="'x' is no revision"):
-        search(judge, repository, "x", "main")
+        search(evaluator, repository, "x", "main")
 
 
 def test_command(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from packaging.version import Version
 from sgl_npu_patch import fetch
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.fetch import cached_release
-from sgl_npu_patch.matrix.judge import Judge, Options
-from sgl_npu_patch.matrix.selection import Wanted
+from sgl_npu_patch.matrix.content import Options
+from sgl_npu_patch.matrix.evaluate import Evaluator
+from sgl_npu_patch.matrix.repositories import Repositories
+from sgl_npu_patch.matrix.trees import TreeRef
 from tests.engine.package import build
 
 ASKED: list[str] = []
@@ -56,9 +58,9 @@ def test_something_else_stands_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_place_of_a_release_is_not_reported(tmp_path: Path, kept: bool) -> None:
-    wanted = Wanted("0.5.9", "release", "sglang", "0.5.9")
-    with Judge(Options(cache=kept)) as judge:
-        document = judge.document(wanted)
+    ref = TreeRef("0.5.9", "release", "sglang", "0.5.9")
+    with Repositories() as repositories:
+        document = Evaluator(Options(cache=kept), repositories).evaluate(ref).document
     assert document["tree"]["path"] == "sglang==0.5.9"
     assert (tmp_path / "cache/releases/sglang-0.5.9").exists() == kept
     assert str(tmp_path) not in str(document)

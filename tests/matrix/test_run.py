@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.trees.repository import open_repository
-from sgl_npu_patch.matrix import judge as judging
-from sgl_npu_patch.matrix.judge import Judge, Judged, Options
-from sgl_npu_patch.matrix.processes import judge_all
-from sgl_npu_patch.matrix.run import judge_trees
-from sgl_npu_patch.matrix.selection import Wanted, select_folders, select_revisions
+from sgl_npu_patch.matrix.content import ContentEvaluator, Options
+from sgl_npu_patch.matrix.evaluate import BUG, Evaluation, Evaluator
+from sgl_npu_patch.matrix.processes import evaluate_each
+from sgl_npu_patch.matrix.repositories import Repositories
+from sgl_npu_patch.matrix.revisions import select_revisions
+from sgl_npu_patch.matrix.run import evaluate_all
+from sgl_npu_patch.matrix.selection import select_folders
+from sgl_npu_patch.matrix.trees import TreeRef
 from tests.engine.package import ARGUMENTS, COMMON, MODE, SAMPLER, SOURCES, build, run
 from tests.matrix.histories import BROKEN, OTHER, Files, commit_of, history
 
@@ -46,24 +49,21 @@ STEPS: Sequence[Files] = (
 )
 
 
-def judged(wanted: Sequence[Wanted], options: Options, jobs: int = 1) -> list[dict[str, Any]]:
-    with Judge(options) as judge:
-        results: list[dict[str, Any]] = judge_trees(judge, wanted, jobs, lambda done: None)[
-            "results"
-        ]
-    assert [result["name"] for result in results] == [each.name for each in wanted]
+def evaluated(refs: Sequence[TreeRef], options: Options, jobs: int = 1) -> list[dict[str, Any]]:
+    with Repositories() as repositories:
+        results = evaluate_all(Evaluator(options, repositories), refs, jobs, lambda done: None)
+    assert [result["name"] for result in results] == [ref.name for ref in refs]
     return results
 
 
-def all_of(repository: Path) -> list[Wanted]:
+def all_of(repository: Path) -> list[TreeRef]:
     with open_repository(repository, PROJECT) as opened:
-        tags = select_revisions(opened, ["t*"], first_parent=False, paths=())
-        return list(tags)
+        return list(select_revisions(opened, ["t*"]))
 
 
-def range_of(repository: Path) -> list[Wanted]:
+def range_of(repository: Path) -> list[TreeRef]:
     with open_repository(repository, PROJECT) as opened:
-        return list(select_revisions(opened, ["t0..main"], first_parent=False, paths=()))
+        return list(select_revisions(opened, ["t0..main"]))
 
 
 @settings(
@@ -78,24 +78,24 @@ def test_results_depend_on_nothing_but_the_trees(
     commits = [{}, *(STEPS[step] for step in steps)]
     tags = {f"t{number}": number for number in range(len(commits))}
     repository = history(folder / "repository", commits, tags)
-    wanted = all_of(repository)
-    expected = [judged([each], PLAIN)[0] for each in wanted]
-    assert judged(wanted, PLAIN) == expected
-    assert judged(wanted, Options()) == expected
-    assert judged(wanted, Options()) == expected
-    assert judged(wanted[::-1], Options()) == expected[::-1]
+    refs = all_of(repository)
+    expected = [evaluated([ref], PLAIN)[0] for ref in refs]
+    assert evaluated(refs, PLAIN) == expected
+    assert evaluated(refs, Options()) == expected
+    assert evaluated(refs, Options()) == expected
+    assert evaluated(refs[::-1], Options()) == expected[::-1]
     monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "other"))
-    assert judged(wanted, Options(), jobs=3) == expected
-    assert judged(wanted, PLAIN, jobs=2) == expected
+    assert evaluated(refs, Options(), jobs=3) == expected
+    assert evaluated(refs, PLAIN, jobs=2) == expected
     # Commits of a range are compared with the ones before them, and most are not opened.
     ranged = range_of(repository)
     by_commit = {result["tree"]["revision"]: result for result in expected}
     expected = [by_commit[each.revision] | {"name": each.name} for each in ranged]
-    assert judged(ranged, PLAIN) == expected
-    assert judged(ranged, Options()) == expected
+    assert evaluated(ranged, PLAIN) == expected
+    assert evaluated(ranged, Options()) == expected
     monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(folder / "third"))
-    assert judged(ranged, Options(), jobs=3) == expected
-    assert judged(ranged, Options(), jobs=3) == expected
+    assert evaluated(ranged, Options(), jobs=3) == expected
+    assert evaluated(ranged, Options(), jobs=3) == expected
 
 
 @pytest.mark.parametrize("cache", [False, True])
@@ -118,10 +118,28 @@ def test_commits_that_touch_nothing_are_not_opened(
 ) -> None:
     monkeypatch.setenv("SGL_NPU_PATCH_CACHE", str(tmp_path / "cache"))
     repository = history(tmp_path / "repository", [{}, {"README.md": ""}, files], {"t0": 0})
-    judge = judging.Judge.judge
-    with mock.patch.object(judging.Judge, "judge", autospec=True, side_effect=judge) as opened:
-        judged(range_of(repository), Options(cache=cache))
+    evaluate = Evaluator.evaluate
+    with mock.patch.object(Evaluator, "evaluate", autospec=True, side_effect=evaluate) as opened:
+        evaluated(range_of(repository), Options(cache=cache))
     assert opened.call_count == count
+
+
+def test_versions_are_those_of_tags(tmp_path: Path) -> None:
+    """Where no file states them: of each commit its own, also of those that are not opened."""
+    commits: list[Files] = [
+        {},
+        {"version.py": None},
+        {"/docs/x.py": "x = 1\n"},
+        {OTHER: "x = 1\n"},
+        {COMMON: BROKEN},
+        {"version.py": '__version__ = "9"\n'},
+    ]
+    tags = {"t0": 0, "x1": 1, "v0.5.9": 2, "v0.6": 5}
+    repository = history(tmp_path / "repository", commits, tags)
+    after = [f"0.5.9-{n}-g{commit_of(repository, f'main~{3 - n}')[:7]}" for n in (1, 2)]
+    for options in (PLAIN, Options(), Options()):
+        found = [result["tree"]["version"] for result in evaluated(range_of(repository), options)]
+        assert found == [None, "0.5.9", *after, "9"]
 
 
 def test_what_is_broken_stops_nothing(tmp_path: Path) -> None:
@@ -131,7 +149,7 @@ def test_what_is_broken_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     folders = [str(tmp_path / name) for name in ("empty", "torn", "none", "good", "old")]
     for jobs in (1, 2):
-        results = judged([*select_folders(folders)], PLAIN, jobs)
+        results = evaluated([*select_folders(folders)], PLAIN, jobs)
         said = [result.get("error", {}).get("message", "") for result in results]
         assert "not a tree of SGLang" in said[0]
         assert said[1].startswith("python/sglang/srt/server_args.py:20: does not parse")
@@ -147,25 +165,25 @@ def test_bug_in_one_tree_stops_nothing(
     build(tmp_path / "one")
     build(tmp_path / "two", layout="sglang")
 
-    def compute(self: object, tree: Any) -> bytes:
+    def evaluate(self: object, tree: Any, opened: object) -> bytes:
         if tree.package.parts[0] == "sglang":
             raise AssertionError("wrong")
         return b"{}"
 
-    monkeypatch.setattr(judging.Compute, "__call__", compute)
-    wanted = list(select_folders([str(tmp_path / "two"), str(tmp_path / "one")]))
-    first, second = judged(wanted, PLAIN)
-    assert first["error"] == {"message": judging.BUG}
+    monkeypatch.setattr(ContentEvaluator, "evaluate", evaluate)
+    refs = list(select_folders([str(tmp_path / "two"), str(tmp_path / "one")]))
+    first, second = evaluated(refs, PLAIN)
+    assert first["error"] == {"message": BUG}
     assert "error" not in second
     assert "AssertionError: wrong" in capfd.readouterr().err
 
 
-def test_equal_packages_are_judged_once(tmp_path: Path) -> None:
+def test_equal_packages_are_evaluated_once(tmp_path: Path) -> None:
     repository = history(tmp_path / "repository", [{}, {}, {}], {"t0": 0, "t1": 1, "t2": 2})
-    with mock.patch.object(judging.Compute, "__call__", autospec=True) as compute:
-        compute.return_value = b"{}"
-        results = judged(all_of(repository), PLAIN)
-    assert compute.call_count == 1
+    with mock.patch.object(ContentEvaluator, "evaluate", autospec=True) as evaluate:
+        evaluate.return_value = b"{}"
+        results = evaluated(all_of(repository), PLAIN)
+    assert evaluate.call_count == 1
     assert [result["tree"]["revision"] for result in results] == [
         commit_of(repository, name) for name in ("t0", "t1", "t2")
     ]
@@ -174,7 +192,7 @@ def test_equal_packages_are_judged_once(tmp_path: Path) -> None:
 def test_static_checks_look_at_the_patched_tree(tmp_path: Path) -> None:
     repository = history(tmp_path / "repository", [{}, {COMMON: BROKEN}], {"t0": 0, "t1": 1})
     for cache in (False, True, True):
-        good, bad = judged(all_of(repository), Options(checks="static", cache=cache))
+        good, bad = evaluated(all_of(repository), Options(checks="static", cache=cache))
         verdicts = {check["id"]: check["verdict"] for check in good["checks"]}
         assert verdicts["device_dispatch.in_place"] == "pass"
         assert verdicts["device_dispatch.answers_npu"] == "pass"
@@ -185,9 +203,9 @@ def test_diff_is_that_of_the_command(tmp_path: Path) -> None:
     repository = history(tmp_path / "repository", [{}], {"t0": 0})
     expected = run("diff", repository, "--rev", "t0").stdout.decode()
     for cache in (False, True, True):
-        (result,) = judged(all_of(repository), Options(diff=True, cache=cache))
+        (result,) = evaluated(all_of(repository), Options(diff=True, cache=cache))
         assert result["diff"] == expected
-    assert "diff" not in judged(all_of(repository), Options())[0]
+    assert "diff" not in evaluated(all_of(repository), Options())[0]
 
 
 def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,16 +216,16 @@ def test_process_that_dies_loses_one_tree(tmp_path: Path, monkeypatch: pytest.Mo
     script.write_text(
         "import os, sgl_npu_patch.engine.trees.open as m\n"
         "real = m.open_tree\n"
-        "def dies(path, revision=None):\n"
+        "def dies(path, project):\n"
         "    if path.name == 'b': os._exit(9)\n"
-        "    return real(path, revision)\n"
+        "    return real(path, project)\n"
         "m.open_tree = dies\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found: dict[int, Judged] = {}
-    wanted = list(select_folders(str(tmp_path / name) for name in "abcdef"))
-    with Judge(PLAIN) as judge:
-        judge_all(judge, wanted, 2, found.__setitem__)
+    found: dict[int, Evaluation] = {}
+    refs = list(select_folders(str(tmp_path / name) for name in "abcdef"))
+    with Repositories() as repositories:
+        evaluate_each(Evaluator(PLAIN, repositories), refs, 2, found.__setitem__)
     assert sorted(found) == list(range(6))
     assert [place for place in found if "error" in found[place].document] == [1]
     assert "ended before it was done" in found[1].document["error"]["message"]
@@ -223,7 +241,7 @@ def test_interrupt_leaves_nothing_behind(
         "import os, signal, time, sgl_npu_patch.engine.trees.open as m\n"
         # What runs in the background of a shell ignores it.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "def waits(path, revision=None):\n"
+        "def waits(path, project):\n"
         f"    open({str(tmp_path)!r} + f'/pid{{os.getpid()}}', 'w').close()\n"
         "    time.sleep(600)\n"
         "m.open_tree = waits\n"
@@ -257,12 +275,12 @@ def test_interrupt_leaves_nothing_behind(
 def test_killed_run_leaves_no_wrong_answer(tmp_path: Path, seconds: float) -> None:
     commits = [{}, *STEPS, *STEPS[::-1]]
     tags = {f"t{number:02}": number for number in range(len(commits))}
-    wanted = all_of(history(tmp_path / "repository", commits, tags))
-    expected = judged(wanted, PLAIN)
+    refs = all_of(history(tmp_path / "repository", commits, tags))
+    expected = evaluated(refs, PLAIN)
     command = [sys.executable, "-m", "sgl_npu_patch", "matrix", str(tmp_path / "repository")]
     process = subprocess.Popen([*command, "--revs", "t*"], stdout=subprocess.DEVNULL)
     time.sleep(seconds)
     process.kill()
     process.wait()
-    assert judged(wanted, Options()) == expected
-    assert judged(wanted, Options()) == expected
+    assert evaluated(refs, Options()) == expected
+    assert evaluated(refs, Options()) == expected

@@ -11,9 +11,11 @@ from packaging.version import Version
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.trees.repository import Repository, open_repository
-from sgl_npu_patch.matrix import releases, selection
+from sgl_npu_patch.matrix import releases
 from sgl_npu_patch.matrix.releases import select_releases
-from sgl_npu_patch.matrix.selection import once, select_folders, select_revisions
+from sgl_npu_patch.matrix.repositories import Repositories
+from sgl_npu_patch.matrix.revisions import files_read, select_revisions
+from sgl_npu_patch.matrix.selection import Selection, select, select_folders
 from tests.engine.package import COMMON, SOURCES
 from tests.engine.repositories import git, output
 from tests.matrix.histories import BROKEN, OTHER, commit_of, history
@@ -39,10 +41,10 @@ def repository(bare: Path) -> Iterator[Repository]:
 
 
 def names(
-    repository: Repository, *patterns: str, first_parent: bool = False, paths: tuple[str, ...] = ()
+    repository: Repository, *patterns: str, first_parent: bool = False, touching: bool = False
 ) -> list[str]:
-    found = select_revisions(repository, patterns, first_parent=first_parent, paths=paths)
-    return [wanted.name for wanted in once(found)]
+    found = select_revisions(repository, patterns, first_parent=first_parent, touching=touching)
+    return list(dict.fromkeys(ref.name for ref in found))
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,8 @@ def test_names(repository: Repository, patterns: list[str], expected: list[str])
 
 def test_each_name_has_its_commit(bare: Path, repository: Repository) -> None:
     git(bare, "-c", "user.name=x", "-c", "user.email=x@x", "tag", "-a", "-m", "x", "w1", "v0.5.9")
-    for wanted in select_revisions(repository, ["w*", "v0.5.9"], first_parent=False, paths=()):
-        assert wanted.revision == commit_of(bare, "v0.5.9^{commit}")
+    for ref in select_revisions(repository, ["w*", "v0.5.9"]):
+        assert ref.revision == commit_of(bare, "v0.5.9^{commit}")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_first_parents_and_files(tmp_path: Path) -> None:
     parents = ["-p", start, "-p", broken, "-m", "merge", f"{broken}^{{tree}}"]
     merge = output(folder, "commit-tree", *parents)
     with open_repository(folder, PROJECT) as opened:
-        paths = selection.files_read(opened, [start, merge])
+        paths = files_read(opened, [start, merge])
         assert f"python/sglang/{COMMON}" in paths
         assert f"python/sglang/{OTHER}" not in paths
 
@@ -118,21 +120,21 @@ def test_first_parents_and_files(tmp_path: Path) -> None:
             return names(opened, f"{start}..{merge}", **options)
 
         assert found() == [commit[:12] for commit in (other, broken, merge)]
-        assert found(first_parent=True) == found(first_parent=True, paths=paths) == [merge[:12]]
-        assert broken[:12] in found(paths=paths)
-        assert other[:12] not in found(paths=paths)
+        assert found(first_parent=True) == found(first_parent=True, touching=True) == [merge[:12]]
+        assert broken[:12] in found(touching=True)
+        assert other[:12] not in found(touching=True)
         with pytest.raises(Refused, match="holds no commits that change a file which the series"):
-            names(opened, f"{start}..{other}", paths=paths)
+            names(opened, f"{start}..{other}", touching=True)
 
 
-def test_files_are_unknown_where_nothing_can_be_judged(tmp_path: Path) -> None:
+def test_files_are_unknown_where_nothing_can_be_evaluated(tmp_path: Path) -> None:
     gone = {name: "" for name in SOURCES if name.startswith("srt/")}
     folder = history(tmp_path / "repository", [gone, {}])
     with (
         open_repository(folder, PROJECT) as opened,
         pytest.raises(Refused, match="cannot be told which files --touching is about"),
     ):
-        selection.files_read(opened, ["main~1", "main"])
+        files_read(opened, ["main~1", "main"])
 
 
 VERSIONS = ["0.5.2", "0.5.3rc2", "0.5.3", "0.5.12", "0.5.13rc1", "0.5.13"]
@@ -149,7 +151,7 @@ VERSIONS = ["0.5.2", "0.5.3rc2", "0.5.3", "0.5.12", "0.5.13rc1", "0.5.13"]
 )
 def test_releases(monkeypatch: pytest.MonkeyPatch, given: str, expected: list[str]) -> None:
     monkeypatch.setattr(releases, "list_versions", lambda name: list(map(Version, VERSIONS)))
-    assert [wanted.name for wanted in select_releases([given])] == expected
+    assert [ref.name for ref in select_releases([given])] == expected
 
 
 @pytest.mark.parametrize("given", ["==0.5.12", "0.5.12", "===0.5.12"])
@@ -157,7 +159,7 @@ def test_one_release_needs_no_list(monkeypatch: pytest.MonkeyPatch, given: str) 
     monkeypatch.setattr(releases, "list_versions", lambda name: [Version("0.5.12")])
     if not given.startswith("==="):
         monkeypatch.setattr(releases, "list_versions", None)
-    assert [wanted.revision for wanted in select_releases([given])] == ["0.5.12"]
+    assert [ref.revision for ref in select_releases([given])] == ["0.5.12"]
 
 
 @pytest.mark.parametrize("given", ["", "x y", "sglang-kt", "a[b]>1", "a @ https://x", "--pre"])
@@ -180,7 +182,22 @@ def test_pip_that_lists_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         list(select_releases([">1"]))
 
 
-def test_folders() -> None:
-    assert [wanted.name for wanted in once(select_folders(["b", "a", "b"]))] == ["b", "a"]
+def test_kinds_in_the_order_asked(bare: Path) -> None:
+    with Repositories() as repositories:
+        found = select(
+            Selection(
+                repository=str(bare),
+                kinds=["trees", "revs", "releases"],
+                revs=["v0.5.9", "v0.5.9"],
+                releases=["0.5.9"],
+                trees=["b", "a", "b"],
+            ),
+            repositories,
+        )
+    kinds = [("b", "folder"), ("a", "folder"), ("v0.5.9", "revision"), ("0.5.9", "release")]
+    assert [(ref.name, ref.kind) for ref in found] == kinds
+
+
+def test_folder_without_a_name() -> None:
     with pytest.raises(UsageError, match="DIR is empty"):
         list(select_folders([""]))

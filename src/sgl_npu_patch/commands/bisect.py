@@ -38,7 +38,9 @@ def run(
 ) -> int:
     """Find the commits at which the statuses of seams change between two revisions."""
     from sgl_npu_patch.matrix.bisect import bisect
-    from sgl_npu_patch.matrix.judge import Judge, Options
+    from sgl_npu_patch.matrix.content import Options
+    from sgl_npu_patch.matrix.evaluate import Evaluator
+    from sgl_npu_patch.matrix.repositories import Repositories
     from sgl_npu_patch.reports import codec
 
     if seam is not None:
@@ -46,8 +48,9 @@ def run(
 
         check_known(all_seams(), [seam])
     path = options.read_path(repository, "REPO")
-    with Judge(Options(cache=not no_cache)) as judge:
-        found = bisect(judge, str(path), good, bad, seam)
+    with Repositories() as repositories:
+        evaluator = Evaluator(Options(cache=not no_cache), repositories)
+        found = bisect(evaluator, str(path), good, bad, seam)
     for remark in found.remarks:
         warn(remark)
     document = codec.bisect_document(found.changes, found.remarks, found.commits, found.judged)

@@ -134,14 +134,16 @@ def run(
     output: Annotated[str, options.format_option("matrix")] = "text",
 ) -> int:
     """Show the statuses of many revisions, releases and folders; write nothing to them."""
-    from sgl_npu_patch.matrix.command import Asked, matrix
+    from sgl_npu_patch.matrix.command import matrix
+    from sgl_npu_patch.matrix.content import Options
+    from sgl_npu_patch.matrix.selection import Selection
 
     files = [_report_file(each) for each in report or ()]
     shows_diffs = not SHOWS_DIFFS.isdisjoint([output, *(name for name, _ in files)])
     if repository is None and revs and not trees:
         repository = "."
     document = matrix(
-        Asked(
+        Selection(
             repository=repository,
             kinds=context.meta.get(_ORDER, []),
             revs=revs or [],
@@ -150,12 +152,14 @@ def run(
             first_parent=first_parent,
             touching=touching,
         ),
-        checks="verify" if behaviour else "static" if static else "",
-        diff=shows_diffs,
+        Options(
+            checks="verify" if behaviour else "static" if static else "",
+            diff=shows_diffs,
+            cache=not no_cache,
+        ),
         baseline=None if baseline is None else options.read_path(baseline, "FILE"),
         write_baseline=write_baseline,
         jobs=jobs,
-        cache=not no_cache,
         watch=_progress,
     )
     # Stdout last: a report that cannot be written leaves nothing there.
@@ -192,7 +196,7 @@ def _write_file(path: Path, text: str) -> None:
 
 def _exit_code(document: dict[str, Any], *, written: bool) -> int:
     """Return the worst that was found; with a baseline, whether anything differs from it."""
-    from sgl_npu_patch.matrix.judge import BUG
+    from sgl_npu_patch.matrix.evaluate import BUG
 
     results: Sequence[dict[str, Any]] = document["results"]
     if any(result.get("error", {}).get("message") == BUG for result in results):
@@ -219,5 +223,5 @@ def _progress(count: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("judging trees", total=count)
+        task = shown.add_task("evaluating trees", total=count)
         yield lambda done: shown.update(task, completed=done)

@@ -1,53 +1,56 @@
-"""Compare a run with what a file says is known, so that only news is reported."""
+"""Compare a run with a baseline, so that only news is reported."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sgl_npu_patch.baseline_file import SCHEMA, read_baseline, write_baseline
-from sgl_npu_patch.matrix.selection import by_version
+from sgl_npu_patch.matrix.trees import by_version
 
 REFUSED, JUDGED, MISSING = "refused", "judged", "missing"
 _CHECK = "check "
-Facts = dict[str, str]
-"""What is compared of one tree: a status by seam; under no seam, whether it could be judged."""
+Statuses = dict[str, str]
+"""What is compared of one tree, by seam; under no seam, whether the tree could be evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Hold what is known of one tree, and at which commit that was found."""
+class Entry:
+    """What a baseline has of one tree, and the commit at which that was found."""
 
-    facts: Facts
+    statuses: Statuses
     revision: str
 
 
-def facts_of(result: Mapping[str, Any]) -> Facts:
-    """Give what is compared of a tree's document."""
+def statuses_of(result: Mapping[str, Any]) -> Statuses:
+    """Return what is compared of a tree's document."""
     if "error" in result:
         return {"": REFUSED}
-    facts = {"": JUDGED}
-    facts |= {outcome["seam"]: fact_of(outcome) for outcome in result["outcomes"]}
+    statuses = {"": JUDGED}
+    statuses |= {outcome["seam"]: status_of(outcome) for outcome in result["outcomes"]}
     for check in result.get("checks", ()):
         if check["verdict"] == "fail":
-            facts[f"{_CHECK}{check['id']}"] = "fail"
-    return facts
+            statuses[f"{_CHECK}{check['id']}"] = "fail"
+    return statuses
 
 
-def fact_of(outcome: Mapping[str, Any]) -> str:
-    """Give a status with what else tells one outcome of a seam from another."""
+def status_of(outcome: Mapping[str, Any]) -> str:
+    """Return a status with what else distinguishes one outcome of a seam from another."""
     more = [*(["outdated"] if outcome["outdated"] else []), *outcome["gaps"]]
     return f"{outcome['status']} ({', '.join(more)})" if more else str(outcome["status"])
 
 
-def compare(known: Mapping[str, Known], document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List what is not as known: tree, seam or check, before and after; trees in the order asked.
+def compare(
+    expected: Mapping[str, Entry], results: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """List what differs from a baseline: tree, seam or check, before and after.
 
-    A tree of which nothing is known is news in one line, unless a seam of it is in conflict. What
-    is known of trees that this run did not look at says nothing.
+    A tree that the baseline lacks is news in one line, unless a seam of it is in conflict. Trees
+    that are in the baseline alone are no news: this run did not look at them.
     """
     return [
         {
@@ -58,8 +61,8 @@ def compare(known: Mapping[str, Known], document: Mapping[str, Any]) -> list[dic
             "after": after,
         }
         | _evidence(result, key)
-        for result in document["results"]
-        for key, before, after in _differences(known.get(result["name"]), result)
+        for result in results
+        for key, before, after in _differences(expected.get(result["name"]), result)
     ]
 
 
@@ -70,21 +73,21 @@ def _evidence(result: Mapping[str, Any], seam: str) -> dict[str, Any]:
     return {}
 
 
-def _differences(known: Known | None, result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    found = facts_of(result)
-    before = known.facts if known is not None else {}
-    judged_now_only = before.get("") != found[""]
+def _differences(entry: Entry | None, result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    found = statuses_of(result)
+    before = entry.statuses if entry is not None else {}
+    whole_tree = before.get("") != found[""]
     for key in {**before, **found}:
         old, new = before.get(key, MISSING), found.get(key, MISSING)
         # Without the checks, a run knows nothing of those that failed.
         unknown = new == MISSING and key.startswith(_CHECK) and "checks" not in result
-        # That the tree is judged now, or not any more, says it of every seam.
-        said = judged_now_only and key != "" and new != "conflict"
+        # That the tree can be evaluated now, or not any more, says it of every seam.
+        said = whole_tree and key != "" and new != "conflict"
         if old != new and not unknown and not said:
             yield key, old, new
 
 
-def read(path: Path) -> dict[str, Known]:
+def read(path: Path) -> dict[str, Entry]:
     """Read a baseline.
 
     Raises:
@@ -93,15 +96,16 @@ def read(path: Path) -> dict[str, Known]:
     return read_baseline(
         path,
         "matrix",
-        lambda content: {name: _known(entry) for name, entry in content["trees"].items()},
+        lambda content: {name: _entry(entry) for name, entry in content["trees"].items()},
     )
 
 
-def _known(entry: Mapping[str, Any]) -> Known:
-    facts = {str(key): str(fact) for key, fact in entry.get("statuses", {}).items()}
-    return Known(
-        {"": REFUSED if entry.get("refused") else JUDGED} | facts, str(entry.get("revision") or "")
-    )
+def _entry(entry: Mapping[str, Any]) -> Entry:
+    statuses = {"": REFUSED if entry.get("refused") else JUDGED}
+    for key, status in entry.get("statuses", {}).items():
+        # A run writes nothing. Version 0.2 called what is pending in it applied all the same.
+        statuses[str(key)] = re.sub(r"^applied\b", "pending", str(status))
+    return Entry(statuses, str(entry.get("revision") or ""))
 
 
 def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
@@ -115,11 +119,11 @@ def write(path: Path, results: Sequence[Mapping[str, Any]]) -> None:
         entry: dict[str, Any] = {}
         if result["tree"]["revision"]:
             entry["revision"] = result["tree"]["revision"]
-        facts = facts_of(result)
-        if facts.pop("") == REFUSED:
+        statuses = statuses_of(result)
+        if statuses.pop("") == REFUSED:
             entry["refused"] = True
         else:
-            entry["statuses"] = facts
+            entry["statuses"] = statuses
         trees[result["name"]] = entry
     text = json.dumps({"schema": SCHEMA, "trees": trees}, indent=1) + "\n"
     write_baseline(path, text)

@@ -12,35 +12,35 @@ from typing import Any
 
 from sgl_npu_patch.engine.errors import UsageError
 from sgl_npu_patch.engine.trees.repository import Repository
-from sgl_npu_patch.matrix.baseline import MISSING, Facts, facts_of
-from sgl_npu_patch.matrix.judge import Judge
-from sgl_npu_patch.matrix.selection import Wanted
+from sgl_npu_patch.matrix.baseline import MISSING, Statuses, statuses_of
+from sgl_npu_patch.matrix.evaluate import Evaluator
 from sgl_npu_patch.matrix.symbol_diff import symbol_diff
+from sgl_npu_patch.matrix.trees import TreeRef
 
 
 @dataclass(slots=True)
 class Commits:
-    """Judge commits of one repository, each once."""
+    """Evaluate commits of one repository, each once."""
 
-    judge: Judge
+    evaluator: Evaluator
     place: str
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def repository(self) -> Repository:
         """Return the repository that the commits are in."""
-        return self.judge.repository(self.place)
+        return self.evaluator.repositories[self.place]
 
     def document(self, commit: str) -> dict[str, Any]:
         """Return the document of a commit."""
         if commit not in self.documents:
-            wanted = Wanted(commit, "revision", self.place, commit)
-            self.documents[commit] = self.judge.document(wanted)
+            ref = TreeRef(commit, "revision", self.place, commit)
+            self.documents[commit] = self.evaluator.evaluate(ref).document
         return self.documents[commit]
 
-    def facts(self, commit: str) -> Facts:
-        """Return the facts of a commit."""
-        return facts_of(self.document(commit))
+    def statuses(self, commit: str) -> Statuses:
+        """Return the statuses of a commit."""
+        return statuses_of(self.document(commit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Line:
     seen: Commits
     commits: Sequence[str]
 
-    def fact(self, seam: str, place: int) -> str | None:
-        """Return the fact of a seam at a place of the line."""
-        return self.seen.facts(self.commits[place]).get(seam)
+    def status(self, seam: str, place: int) -> str | None:
+        """Return the status of a seam at a place of the line."""
+        return self.seen.statuses(self.commits[place]).get(seam)
 
     def steps(self, seam: str) -> Iterator[int]:
-        """Find places at which the fact is another than one before, until it is that of the end."""
+        """Find places at which the status changes, until it is that of the end."""
         low, end = 0, len(self.commits) - 1
-        while self.fact(seam, low) != self.fact(seam, end):
-            before, high = self.fact(seam, low), end
+        while self.status(seam, low) != self.status(seam, end):
+            before, high = self.status(seam, low), end
             while high - low > 1:
                 middle = (low + high) // 2
-                if self.fact(seam, middle) == before:
+                if self.status(seam, middle) == before:
                     low = middle
                 else:
                     high = middle
@@ -70,14 +70,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Bisection:
     """What came of a search.
 
     Attributes:
         changes: one dictionary a change, in the order of history.
         remarks: where the history is not as it was taken for.
         commits: how many there are after the one that the search began with.
-        judged: how many were judged, that one included.
+        judged: how many were evaluated, that one included.
     """
 
     changes: tuple[dict[str, Any], ...]
@@ -86,8 +86,8 @@ class Found:
     judged: int
 
 
-def bisect(judge: Judge, place: str, good: str, bad: str, seam: str | None) -> Found:
-    """Find where the facts of a seam change in the history from good to bad.
+def bisect(evaluator: Evaluator, place: str, good: str, bad: str, seam: str | None) -> Bisection:
+    """Find where the status of a seam changes in the history from good to bad.
 
     Args:
         seam: a seam's name; None for every one that differs between the two.
@@ -96,7 +96,7 @@ def bisect(judge: Judge, place: str, good: str, bad: str, seam: str | None) -> F
         Refused: a revision is unknown.
         UsageError: bad does not come after good, or nothing differs between them.
     """
-    search = _Search(Commits(judge, place))
+    search = _Search(Commits(evaluator, place))
     repository = search.seen.repository
     since, until = repository.resolve(good), repository.resolve(bad)
     line = search.line(since, until)
@@ -105,7 +105,7 @@ def bisect(judge: Judge, place: str, good: str, bad: str, seam: str | None) -> F
             raise UsageError(f"{good} and {bad} have no history in common")
         raise UsageError(f"{bad} has no commits that {good} lacks: are --good and --bad swapped?")
     remarks = list(_beside(line, since, good, seam))
-    first, last = (line.seen.facts(line.commits[end]) for end in (0, -1))
+    first, last = (line.seen.statuses(line.commits[end]) for end in (0, -1))
     # That one end was refused says it of every seam.
     refused = first[""] != last[""]
     seams = [seam] if seam else [""] if refused else list(first)
@@ -127,7 +127,7 @@ def bisect(judge: Judge, place: str, good: str, bad: str, seam: str | None) -> F
     found.sort(key=lambda pair: pair[0])
     changes = tuple(change for _, change in found)
     looked_at = search.seen.documents.keys()
-    return Found(changes, tuple(remarks), len(search.searched | looked_at) - 1, len(looked_at))
+    return Bisection(changes, tuple(remarks), len(search.searched | looked_at) - 1, len(looked_at))
 
 
 @dataclass(slots=True)
@@ -163,9 +163,9 @@ class _Search:
             side = self.line(before, parent)
             if side is None:
                 continue
-            made = side.fact(seam, -1) == line.fact(seam, step)
+            made = side.status(seam, -1) == line.status(seam, step)
             # Where the side already began with it, the merge undid what the first parent had.
-            if made and side.fact(seam, 0) != side.fact(seam, -1):
+            if made and side.status(seam, 0) != side.status(seam, -1):
                 for inner in side.steps(seam):
                     yield from self.changes(side, seam, inner, merge or commit)
                 return
@@ -182,8 +182,8 @@ class _Search:
             "commit": commit,
             "date": date,
             "subject": subject,
-            "before": facts_of(old).get(seam, MISSING),
-            "after": facts_of(new).get(seam, MISSING),
+            "before": statuses_of(old).get(seam, MISSING),
+            "after": statuses_of(new).get(seam, MISSING),
             "diff": symbol_diff(self.seen.repository, old, new, seam),
         }
 
@@ -193,13 +193,13 @@ def _beside(line: Line, since: str, good: str, seam: str | None) -> Iterator[str
     start = line.commits[0]
     if start == since:
         return
-    beside = line.seen.facts(since)
+    beside = line.seen.statuses(since)
     yield f"{good} is not on the first-parent history, which is searched from {start[:12]} on"
     for each in [seam] if seam else beside:
-        if beside.get(each) != line.fact(each, 0):
+        if beside.get(each) != line.status(each, 0):
             yield (
                 f"{each or 'the tree'} is {beside.get(each, MISSING)} at {good}, but "
-                f"{line.fact(each, 0) or MISSING} at {start[:12]}"
+                f"{line.status(each, 0) or MISSING} at {start[:12]}"
             )
 
 
@@ -209,7 +209,7 @@ def _unexpected(line: Line, seam: str, steps: Sequence[int]) -> Iterator[str]:
         if commit not in line.seen.documents:
             continue
         at = max((step for step in steps if step <= place), default=0)
-        found, fitting = (line.fact(seam, each) or MISSING for each in (place, at))
+        found, fitting = (line.status(seam, each) or MISSING for each in (place, at))
         if found != fitting:
             yield (
                 f"{seam or 'the tree'} is {found} at {commit[:12]}, where "

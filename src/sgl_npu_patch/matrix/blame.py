@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.engine.trees.repository import Repository
+from sgl_npu_patch.matrix.baseline import Entry, statuses_of
 from sgl_npu_patch.matrix.bisect import bisect
-from sgl_npu_patch.matrix.judge import Judge
+from sgl_npu_patch.matrix.content import Options
+from sgl_npu_patch.matrix.evaluate import Evaluator
+from sgl_npu_patch.matrix.repositories import Repositories
 
 
 def blame(
-    judge: Judge,
+    repositories: Repositories,
     place: str,
     changes: Sequence[dict[str, Any]],
-    good: Sequence[tuple[str, str, str]],
+    expected: Mapping[str, Entry],
+    results: Sequence[Mapping[str, Any]],
+    *,
+    cache: bool,
 ) -> None:
     """Add to each new conflict of a revision the commit that made it, where that can be found.
 
     Args:
-        changes: what differs from the baseline, each with the ``revision`` that was judged.
-        good: seams with a status and a revision at which they had it.
+        place: the repository that the revisions are of.
+        changes: what differs from the baseline, each with the ``revision`` that was evaluated.
+        expected: the baseline.
+        results: what the run found; this and the baseline say where a seam was in no conflict.
     """
-    repository = judge.repository(place)
+    repository = repositories[place]
+    evaluator = Evaluator(Options(cache=cache), repositories)
     for change in changes:
         if change["after"] != "conflict" or not change["revision"]:
             continue
-        since = {rev for seam, fact, rev in good if seam == change["seam"] and fact != "conflict"}
-        nearest = _nearest(repository, since, change["revision"])
+        good = set(_without_conflict(change["seam"], expected, results))
+        nearest = _nearest(repository, good, change["revision"])
         with suppress(Refused, UsageError):
             if nearest:
-                found = bisect(judge, place, nearest, change["revision"], change["seam"])
+                found = bisect(evaluator, place, nearest, change["revision"], change["seam"])
                 made = [each for each in found.changes if each["after"] == "conflict"]
                 for key in ("commit", "date", "subject", "diff") if made else ():
                     change[key] = made[-1][key]
+
+
+def _without_conflict(
+    seam: str, expected: Mapping[str, Entry], results: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """List the revisions at which a seam is known to be in no conflict."""
+    known = [(entry.statuses, entry.revision) for entry in expected.values()]
+    known += [(statuses_of(each), each["tree"]["revision"]) for each in results]
+    for statuses, revision in known:
+        if revision and statuses.get(seam, "conflict") != "conflict":
+            yield revision
 
 
 def _nearest(repository: Repository, candidates: Iterable[str], bad: str) -> str:

@@ -1,4 +1,4 @@
-"""Judge trees in parallel processes, so that none that breaks or hangs up stops the others."""
+"""Evaluate trees in parallel processes, so that none that breaks or hangs stops the others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from sgl_npu_patch.engine.errors import Interrupted
-from sgl_npu_patch.matrix.judge import BUG, Judge, Judged, Options, failed, load_ahead
-from sgl_npu_patch.matrix.selection import Wanted
+from sgl_npu_patch.matrix.content import Options
+from sgl_npu_patch.matrix.evaluate import BUG, Evaluation, Evaluator, failed, load_ahead
+from sgl_npu_patch.matrix.repositories import Repositories
+from sgl_npu_patch.matrix.trees import TreeRef
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -26,33 +28,37 @@ _SECONDS = 10
 _AT_ONCE = 500
 """How many trees of its share to tell a new process, which looks them up at once."""
 
-Done = Callable[[int, Judged], None]
+Done = Callable[[int, Evaluation], None]
 
 
-def judge_all(judge: Judge, wanted: Sequence[Wanted], jobs: int, done: Done) -> None:
-    """Judge trees and tell what was found with each one's place; one process uses none beside it.
+def evaluate_each(evaluator: Evaluator, refs: Sequence[TreeRef], jobs: int, done: Done) -> None:
+    """Evaluate trees, in this process if there is only one job.
 
-    Neighbours are given to the same process as far as possible: they share most of their files.
+    Trees that follow each other share most of their files, and are given to the same process as far
+    as possible.
+
+    Args:
+        done: is given each tree's place and what was found out about it.
     """
-    if jobs == 1 or len(wanted) == 1:
-        for place, each in enumerate(wanted):
-            done(place, _judged(judge, each))
+    if jobs == 1 or len(refs) == 1:
+        for place, ref in enumerate(refs):
+            done(place, _evaluate(evaluator, ref))
         return
     from multiprocessing.connection import wait
 
-    shares = [deque(share) for share in _shares(len(wanted), min(jobs, len(wanted)))]
-    workers = [_Worker(judge.options, share) for share in shares]
+    shares = [deque(share) for share in _shares(len(refs), min(jobs, len(refs)))]
+    workers = [_Worker(evaluator.options, share) for share in shares]
     try:
         for worker in workers:
-            worker.give(wanted)
+            worker.give(refs)
         while busy := {worker.pipe: worker for worker in workers if worker.given is not None}:
             for pipe in wait([*busy]):
                 worker = busy[pipe]  # type: ignore[index]
                 assert worker.given is not None
-                done(worker.given, worker.take(wanted[worker.given]))
+                done(worker.given, worker.take(refs[worker.given]))
                 if not worker.share:
                     _help(worker, workers)
-                worker.give(wanted)
+                worker.give(refs)
     finally:
         for worker in workers:
             worker.tell_to_end()
@@ -73,7 +79,7 @@ def _help(idle: _Worker, workers: Sequence[_Worker]) -> None:
 
 
 class _Worker:
-    """Hold one process, which is started when it is first needed and again after it died."""
+    """A process, which is started when it is first needed and again after it died."""
 
     def __init__(self, options: Options, share: deque[int]) -> None:
         self.share = share
@@ -81,8 +87,8 @@ class _Worker:
         self._options = options
         self._process: BaseProcess | None = None
 
-    def give(self, wanted: Sequence[Wanted]) -> None:
-        """Let the process judge the next tree of its share, if there is one."""
+    def give(self, refs: Sequence[TreeRef]) -> None:
+        """Let the process evaluate the next tree of its share, if there is one."""
         self.given = self.share.popleft() if self.share else None
         if self.given is None:
             return
@@ -92,24 +98,24 @@ class _Worker:
             # Not forked: nothing of ours that is open or half done is to be in it.
             context = multiprocessing.get_context("spawn")
             self.pipe, other = context.Pipe()
-            soon = [wanted[place] for place in (self.given, *islice(self.share, _AT_ONCE))]
+            soon = [refs[place] for place in (self.given, *islice(self.share, _AT_ONCE))]
             self._process = context.Process(
                 target=_serve, args=(other, self._options, soon), daemon=True
             )
             self._process.start()
             other.close()
         with suppress(OSError):
-            self.pipe.send(wanted[self.given])
+            self.pipe.send(refs[self.given])
 
-    def take(self, wanted: Wanted) -> Judged:
-        """Receive what was found, or say that the process died over a tree."""
+    def take(self, ref: TreeRef) -> Evaluation:
+        """Receive what was found, or that the process died over the tree."""
         try:
-            judged: Judged = self.pipe.recv()
+            found: Evaluation = self.pipe.recv()
         except (EOFError, OSError):
             self.end()
-            why = "the process that judged it ended before it was done"
-            return Judged(failed(wanted, why))
-        return judged
+            why = "the process that evaluated it ended before it was done"
+            return Evaluation(failed(ref, why))
+        return found
 
     def tell_to_end(self) -> None:
         """Ask the process to end, whatever it does."""
@@ -127,28 +133,29 @@ class _Worker:
             self._process = None
 
 
-def _serve(pipe: Connection, options: Options, soon: Sequence[Wanted]) -> None:
-    """Judge what the pipe names, most likely ``soon``, until it is closed."""
+def _serve(pipe: Connection, options: Options, soon: Sequence[TreeRef]) -> None:
+    """Evaluate what the pipe names, most likely ``soon``, until it is closed."""
     gc.disable()
     # A terminal's interrupt reaches every process; the one that started this one tells it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupted)
     load_ahead()
-    with suppress(Interrupted, EOFError, OSError), Judge(options) as judge:
-        judge.prepare(soon)
+    with suppress(Interrupted, EOFError, OSError), Repositories() as repositories:
+        evaluator = Evaluator(options, repositories)
+        evaluator.prepare(soon)
         while True:
-            pipe.send(_judged(judge, pipe.recv()))
+            pipe.send(_evaluate(evaluator, pipe.recv()))
 
 
 def _interrupted(number: int, frame: object) -> None:
     raise Interrupted(number)
 
 
-def _judged(judge: Judge, wanted: Wanted) -> Judged:
+def _evaluate(evaluator: Evaluator, ref: TreeRef) -> Evaluation:
     try:
-        return judge.judge(wanted)
+        return evaluator.evaluate(ref)
     except (Interrupted, KeyboardInterrupt):
         raise
-    except Exception:  # noqa: BLE001  # the others are judged all the same
+    except Exception:  # noqa: BLE001  # the others are evaluated all the same
         traceback.print_exc(file=sys.stderr)
-        return Judged(failed(wanted, BUG))
+        return Evaluation(failed(ref, BUG))

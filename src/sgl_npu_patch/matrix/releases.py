@@ -10,12 +10,12 @@ from packaging.version import InvalidVersion, Version
 
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.fetch import DISTRIBUTION, list_versions
-from sgl_npu_patch.matrix.selection import Wanted
+from sgl_npu_patch.matrix.trees import TreeRef
 
 _SHOWN = 5
 
 
-def select_releases(specifiers: Iterable[str]) -> Iterator[Wanted]:
+def select_releases(specifiers: Iterable[str]) -> Iterator[TreeRef]:
     """Find the published releases that fit specifiers of PEP 440, oldest first.
 
     A fork's name may stand before its specifier. Pre-releases count where the specifier names one.
@@ -38,7 +38,7 @@ def select_releases(specifiers: Iterable[str]) -> Iterator[Wanted]:
                 raise Refused(f"no release of {name} fits {given!r}; the newest are {near}")
         for version in versions:
             shown = str(version) if name == DISTRIBUTION else f"{name}=={version}"
-            yield Wanted(shown, "release", name, str(version))
+            yield TreeRef(shown, "release", name, str(version))
 
 
 def _parse(given: str) -> tuple[str, SpecifierSet]:

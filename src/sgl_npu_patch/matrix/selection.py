@@ -1,177 +1,82 @@
-"""Find the trees that a run asks for, by name, in the order asked, each once."""
+"""Select the trees of a run: in the order in which they were asked for, each once."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
-from typing import Literal
+from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
-
-from sgl_npu_patch.engine.errors import Refused, UsageError
-from sgl_npu_patch.engine.trees.repository import Repository
-
-_GLOB = re.compile(r"[*?\[]")
-_KINDS = ("refs/tags/", "refs/heads/", "refs/remotes/")
-_SHOWN = 5
-_DIGITS = 12
-"""How many digits of an id name a commit of a range."""
+from sgl_npu_patch.engine.errors import UsageError
+from sgl_npu_patch.matrix.repositories import Repositories
+from sgl_npu_patch.matrix.revisions import select_revisions
+from sgl_npu_patch.matrix.trees import TreeRef
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Name one tree: a revision of the repository ``place``, a release, or the folder ``place``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The trees that a user asks for.
 
-    ``before`` is the commit that stands before this one in a range.
+    Attributes:
+        repository: what ``revs`` are about; None if there are none.
+        kinds: which of ``revs``, ``releases`` and ``trees`` there are, in the order asked.
+        revs: globs over tags and branches, names, and ranges A..B.
+        releases: specifiers of versions, a fork's name before them perhaps.
+        trees: folders and archives.
+        first_parent: follow ranges along first parents only.
+        touching: of ranges, take only commits that change a file which the series reads.
     """
 
-    name: str
-    kind: Literal["revision", "release", "folder"]
-    place: str
-    revision: str = ""
-    before: str = field(default="", compare=False)
+    repository: str | None
+    kinds: Sequence[str]
+    revs: Sequence[str] = ()
+    releases: Sequence[str] = ()
+    trees: Sequence[str] = ()
+    first_parent: bool = False
+    touching: bool = False
 
 
-def once(wanted: Iterable[Wanted]) -> tuple[Wanted, ...]:
-    """Leave out what was asked for before."""
-    return tuple(dict.fromkeys(wanted))
+def select(selection: Selection, repositories: Repositories) -> tuple[TreeRef, ...]:
+    """Find the trees of a selection.
+
+    Raises:
+        Refused: one cannot be found.
+        UsageError: nothing is asked for, or the options do not go together.
+    """
+    if not selection.kinds:
+        raise UsageError("nothing is asked for: give --revs, --releases or --trees")
+    if selection.repository is not None and "revs" not in selection.kinds:
+        raise UsageError(f"which revisions of {selection.repository}? give --revs 'v*', or --trees")
+    ranges = any(".." in pattern for pattern in selection.revs)
+    if (selection.first_parent or selection.touching) and not ranges:
+        raise UsageError("--first-parent and --touching are about ranges: give --revs A..B")
+    found: list[TreeRef] = []
+    for kind in selection.kinds:
+        if kind == "revs":
+            if not selection.repository:
+                raise UsageError(
+                    "--revs needs a git repository: sgl-npu-patch matrix REPO --revs 'v*'"
+                )
+            found += select_revisions(
+                repositories[selection.repository],
+                selection.revs,
+                first_parent=selection.first_parent,
+                touching=selection.touching,
+            )
+        elif kind == "releases":
+            from sgl_npu_patch.matrix.releases import select_releases
+
+            found += select_releases(selection.releases)
+        else:
+            found += select_folders(selection.trees)
+    return tuple(dict.fromkeys(found))
 
 
-def select_folders(folders: Iterable[str]) -> Iterator[Wanted]:
-    """Take folders and archives as they are named."""
+def select_folders(folders: Iterable[str]) -> Iterator[TreeRef]:
+    """Take folders and archives as they are named.
+
+    Raises:
+        UsageError: a name is empty.
+    """
     for folder in folders:
         if not folder:
             raise UsageError("DIR is empty; give a folder, or . for the current one")
-        yield Wanted(folder, "folder", folder)
-
-
-def select_revisions(
-    repository: Repository, patterns: Iterable[str], *, first_parent: bool, paths: Sequence[str]
-) -> Iterator[Wanted]:
-    """Find the revisions that globs over tags and branches, names and ranges stand for.
-
-    Args:
-        first_parent: follow a range along the first parents only.
-        paths: take only those commits of a range that change one of these files; all if empty.
-
-    Raises:
-        Refused: nothing has such a name.
-    """
-    for pattern in patterns:
-        if ".." in pattern:
-            commits = _range(repository, pattern, first_parent, paths)
-            for before, commit in zip(["", *commits], commits, strict=False):
-                name = commit[:_DIGITS]
-                yield Wanted(name, "revision", str(repository.path), commit, before)
-            continue
-        if _GLOB.search(pattern):
-            refs = _refs(repository)
-            found = [(name, commit) for name, commit in refs.items() if fnmatchcase(name, pattern)]
-            if not found:
-                raise Refused(f"{repository.path}: no tag or branch matches {pattern!r}"
-                              f"{_near(pattern, refs)}")  # fmt: skip
-        else:
-            found = [(pattern, _resolve(repository, pattern))]
-        for name, commit in found:
-            yield Wanted(name, "revision", str(repository.path), commit)
-
-
-def _resolve(repository: Repository, revision: str) -> str:
-    try:
-        return repository.resolve(revision)
-    except Refused as error:
-        raise Refused(f"{error}{_near(revision, _refs(repository))}") from None
-
-
-def _near(pattern: str, refs: dict[str, str]) -> str:
-    if not refs:
-        return "; the repository has no tags and no branches"
-    import difflib
-
-    near = difflib.get_close_matches(pattern, refs, n=_SHOWN, cutoff=0.3) or list(refs)[:_SHOWN]
-    return f"; of {len(refs)} names, near are: {', '.join(near)}"
-
-
-def _refs(repository: Repository) -> dict[str, str]:
-    """List tags, then branches, by their short names where these are unique; versions in order."""
-    form = "%(refname)%00%(symref)%00%(objectname)%00%(*objectname)"
-    done = repository.git(["for-each-ref", f"--format={form}", *(kind[:-1] for kind in _KINDS)])
-    full: dict[str, str] = {}
-    for line in os.fsdecode(done.stdout).splitlines():
-        name, link, named, behind = line.split("\0")
-        if not link:
-            # A tag that stands for no commit is refused when it is opened.
-            full[name] = behind or named
-    short: dict[str, list[str]] = {}
-    for name in full:
-        short.setdefault(_short(name), []).append(name)
-    order = sorted(full, key=lambda name: (_kind(name), *by_version(_short(name))))
-    return {(name if len(short[_short(name)]) > 1 else _short(name)): full[name] for name in order}
-
-
-def _kind(name: str) -> int:
-    return next(place for place, kind in enumerate(_KINDS) if name.startswith(kind))
-
-
-def _short(name: str) -> str:
-    return name.removeprefix(_KINDS[_kind(name)])
-
-
-def by_version(name: str) -> tuple[int, Version, str]:
-    """Give what to sort names by: those that are a version in its order, then the others."""
-    try:
-        return 0, Version(name.rpartition("/")[2].rpartition("==")[2]), name
-    except InvalidVersion:
-        return 1, Version("0"), name
-
-
-def _range(
-    repository: Repository,
-    pattern: str,
-    first_parent: bool,
-    paths: Sequence[str],
-) -> list[str]:
-    ends = pattern.split("..")
-    if len(ends) != 2 or not all(ends) or ends[1].startswith("."):
-        raise UsageError(f"{pattern!r} is no range: give A..B, the commits of B that A lacks")
-    since, until = (_resolve(repository, end) for end in ends)
-    commits = repository.commits(since, until, first_parent=first_parent, paths=paths)
-    if not commits:
-        changing = " that change a file which the series reads" if paths else ""
-        raise Refused(f"{repository.path}: {pattern} holds no commits{changing}")
-    return commits
-
-
-def files_read(repository: Repository, revisions: Iterable[str]) -> tuple[str, ...]:
-    """List the files of the trees at some revisions that the series reads, there or not.
-
-    Raises:
-        Refused: none of the revisions can be judged.
-    """
-    from sgl_npu_patch.codemods import SERIES
-    from sgl_npu_patch.engine.plan import make_plan
-    from sgl_npu_patch.engine.store import Traced
-
-    found: set[PurePosixPath] = set()
-    last = ""
-    for revision in revisions:
-        try:
-            tree = repository.open(revision)
-            traced = Traced(tree, tree.package)
-            make_plan(traced, SERIES)
-            found.update(traced.blobs)
-        except Refused as error:
-            last = str(error)
-    if not found:
-        raise Refused(f"{last}; so it cannot be told which files --touching is about")
-    return tuple(sorted(map(str, found)))
-
-
-def ends_of(patterns: Iterable[str]) -> list[str]:
-    """List the revisions at which the ranges among some patterns begin and end."""
-    ends = [end for pattern in patterns if ".." in pattern for end in pattern.split("..")]
-    return list(dict.fromkeys(end for end in ends if end))
+        yield TreeRef(folder, "folder", folder)

@@ -139,6 +139,10 @@ class Repository:
         done = self.git(["rev-list", "--parents", "--no-walk", "--end-of-options"], commit)
         return done.stdout.decode("ascii").split()[1:]
 
+    def describe(self, commits: Sequence[str]) -> list[str | None]:
+        """Name commits by the nearest version tag; see `git.describe`."""
+        return git.describe(self.path, commits)
+
     def changes(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[Change]]:
         """List for each commit how its files differ from those of the commit paired with it.
 

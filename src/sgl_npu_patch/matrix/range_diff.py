@@ -1,4 +1,4 @@
-"""Tell which commits of a range give the document of the commit before them, without opening any.
+"""Find the commits of a range that have the document of the commit before, without opening any.
 
 A document depends on which files mention the names that were searched for, and on the content of
 the files that were compared. A commit that changes neither changes nothing of it, and git lists
@@ -20,7 +20,7 @@ _LEADING = {"python", "sglang", "srt", "build", "__init__.py"}
 """How the paths begin by which the package and its copies are found."""
 
 
-class Neighbours:
+class RangeDiff:
     """Compare commits with the ones before them, by what differs between the two."""
 
     def __init__(self, repository: Repository, pairs: Sequence[tuple[str, str]]) -> None:
@@ -29,10 +29,10 @@ class Neighbours:
         self._last: tuple[object, set[str]] = (None, set())
         self._mentioning: dict[tuple[str, ...], set[str]] = {}
 
-    def alike(
+    def unaffected(
         self, commit: str, package: PurePosixPath, asked: Questions | None, *, search: bool
     ) -> bool:
-        """Tell whether a commit has the answers of the one before it; in doubt it has not.
+        """Report whether a commit gives the answers of the one before it; in doubt it does not.
 
         Args:
             asked: what was asked of the one before, None for all that is in its package.
@@ -72,7 +72,7 @@ class Neighbours:
                 yield change.path.removeprefix(above), change
 
     def _holding(self, needles: tuple[str, ...]) -> set[str]:
-        """Give the contents with any of some names, among all Python files that differ."""
+        """Find the contents with any of some names, among all Python files that differ."""
         if needles not in self._mentioning:
             blobs = [
                 blob
