@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.verify import isolation
-from sgl_npu_patch.verify.results import Result
 from tests.engine.package import COMMON, build, run, snapshot
 from tests.engine.repositories import commit, git
 from tests.engine.test_plan import EXPECTED

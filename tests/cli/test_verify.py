@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.verify import isolation, static
 from sgl_npu_patch.verify import run as runner
 from sgl_npu_patch.verify.behaviour import GROUPS
-from sgl_npu_patch.verify.results import Result
 from tests.engine.package import SOURCES, run, snapshot
 from tests.engine.repositories import commit, git, output
 from tests.engine.wheels import build_wheel

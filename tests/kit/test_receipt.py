@@ -11,12 +11,12 @@ import pytest
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.kit import facts
 from sgl_npu_patch.kit.receipt import MEASURES, read, results
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.behaviour import declared
-from sgl_npu_patch.verify.results import Result
 from tests.engine.package import run
 from tests.reports.test_schemas import check
 from tests.upstream.program import Run

@@ -11,10 +11,10 @@ from typing import Any
 from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.reports.codec import check_documents, tree_document
 from sgl_npu_patch.reports.diff import render_diff
-from sgl_npu_patch.verify.results import Result
 from tests.helpers import COMMON, ROOT, Files, MemoryTree, package
 
 HEADER = {"schema": 1, "tool": {"name": "sgl-npu-patch", "version": __version__}}

@@ -11,19 +11,24 @@ import pytest
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.model import CheckKind, Result, Verdict
 from sgl_npu_patch.reports.checks_text import by_seam, count
 from sgl_npu_patch.reports.codec import tree_document
 from sgl_npu_patch.reports.formats import Target
 from sgl_npu_patch.reports.formats import render as render_as
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.verify.results import Kind, Result, Verdict
 from tests.helpers import MemoryTree
 
 SITE = Site(PurePosixPath("python/sglang/srt/a b.py"), 7, "Sampler.forward")
 
 
 def result(
-    name: str, verdict: Verdict, *, kind: Kind = "static", site: Site | None = None, **more: Any
+    name: str,
+    verdict: Verdict,
+    *,
+    kind: CheckKind = "static",
+    site: Site | None = None,
+    **more: Any,
 ) -> Result:
     return Result(
         id=name,

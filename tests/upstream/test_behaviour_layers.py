@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.simulator.modules import package_folder
 from sgl_npu_patch.verify import isolation
-from sgl_npu_patch.verify.results import Result
 from tests.upstream.golden import read_expected
 from tests.upstream.releases import release_tree
 from tests.upstream.test_statuses import expected_gaps

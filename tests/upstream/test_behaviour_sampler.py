@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.simulator.modules import package_folder
 from sgl_npu_patch.verify import isolation, off_npu
 from sgl_npu_patch.verify.behaviour.sampler.distribution import p_value
-from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import ROOT, SAMPLER, MemoryTree
 from tests.upstream import edited

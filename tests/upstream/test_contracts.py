@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 
 from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import contracts
-from sgl_npu_patch.verify.results import Result
 from tests.upstream.releases import release_tree
 from tests.upstream.trees import patched_tree
 from tests.verify.test_contracts import NEWEST, OLDEST

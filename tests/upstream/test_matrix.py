@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.verify import isolation
-from sgl_npu_patch.verify.results import Result
 from tests.engine.package import run as run_here
 from tests.engine.package import snapshot
 from tests.faults.named import FAULTS

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.verify import off_npu, static
-from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import ATTENTION, OPS, ROOT, SAMPLER, MemoryTree, package
 

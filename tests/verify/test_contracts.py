@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import contracts, replacements, torch_npu_wheel
 from sgl_npu_patch.verify.npu_calls import find_uses, kinds_of
-from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.schema import parse
 from sgl_npu_patch.verify.torch_npu_wheel import TorchNpu
 

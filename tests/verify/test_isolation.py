@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.verify import isolation
-from sgl_npu_patch.verify.results import Result
 from tests.verify import hostile
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ import pytest
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.trees.directory import open_directory
 from sgl_npu_patch.verify import static
-from sgl_npu_patch.verify.results import Result
 from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import ATTENTION, COMMON, NATIVE_OPS, OPS, SAMPLER, SERVER_ARGS
 from tests.upstream.releases import release_tree

@@ -9,6 +9,8 @@ from typing import Literal
 from sgl_npu_patch.engine.errors import Site
 
 Status = Literal["applied", "pending", "already", "upstream", "not-needed", "withheld", "conflict"]
+Verdict = Literal["pass", "fail", "not-applicable"]
+CheckKind = Literal["static", "behaviour", "layers", "contract", "measured"]
 SETTLED: frozenset[Status] = frozenset({"already", "upstream", "not-needed", "withheld"})
 """The statuses that a seam may have once its change is in the tree."""
 
@@ -62,3 +64,37 @@ class ChangeSet:
     def added(self) -> tuple[PurePosixPath, ...]:
         """List the files that are new."""
         return tuple(change.path for change in self.changes if change.before is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """State one check's verdict on one tree.
+
+    Attributes:
+        id: the check's name, beginning with its seam: ``sampler.neighbours_change_nothing``.
+        meaning: what the check says of a tree that passes, in one line.
+        message: the meaning again where it passes, why it says nothing where it is not applicable,
+            what is wrong where it fails.
+        site: where to look in the tree.
+        expected, found: the two sides of a failure.
+        code: the shortest code that shows the failure.
+        action: what to do about it.
+        gap: the gap of native releases that a failure is, by the name that `status` gives it.
+        measured: the chip on which a kit has measured it too.
+        lost: the process that ran it ended too early, which may be the machine's doing.
+    """
+
+    id: str
+    seam: str
+    kind: CheckKind
+    verdict: Verdict
+    meaning: str
+    message: str
+    site: Site | None = None
+    expected: str = ""
+    found: str = ""
+    code: str = ""
+    action: str = ""
+    gap: str = ""
+    measured: str = ""
+    lost: bool = False

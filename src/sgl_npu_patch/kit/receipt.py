@@ -11,9 +11,9 @@ from typing import Any
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.kit import facts, program
-from sgl_npu_patch.verify.results import Result, Verdict
 
 SEAM = "npu_ops"
 SIMULATED = "simulated"

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.reports.codec import Document, read_tree
 from sgl_npu_patch.reports.console import labelled, printed
 from sgl_npu_patch.reports.formats import Target
-from sgl_npu_patch.verify.results import UNPATCHED, Result, Verdict
+from sgl_npu_patch.verify.findings import UNPATCHED
 
 if TYPE_CHECKING:
     from rich.console import Console

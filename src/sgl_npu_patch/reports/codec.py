@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.engine.model import Evidence, Outcome
+from sgl_npu_patch.engine.model import Evidence, Outcome, Result
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.version import package_version
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.verify.results import Result
 
 if TYPE_CHECKING:
     from sgl_npu_patch.audit.baseline import Row

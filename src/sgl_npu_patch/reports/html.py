@@ -12,7 +12,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from importlib import resources
 
-from sgl_npu_patch.engine.model import Outcome
+from sgl_npu_patch.engine.model import Outcome, Result
 from sgl_npu_patch.reports.checks_text import SERIES, by_seam
 from sgl_npu_patch.reports.codec import Document, OpenGap, Tree
 from sgl_npu_patch.reports.formats import Target
@@ -20,7 +20,6 @@ from sgl_npu_patch.reports.hunks import seam_diff
 from sgl_npu_patch.reports.matrix import Matrix, headline, named, read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.statuses import legend, said
-from sgl_npu_patch.verify.results import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sgl_npu_patch.engine.model import Outcome
+from sgl_npu_patch.engine.model import Outcome, Result
 from sgl_npu_patch.reports import conflicts
 from sgl_npu_patch.reports.checks_text import by_seam, failure_lines
 from sgl_npu_patch.reports.codec import Document, Tree, read_tree
@@ -13,7 +13,6 @@ from sgl_npu_patch.reports.formats import Target
 from sgl_npu_patch.reports.matrix import Matrix, read_matrix
 from sgl_npu_patch.reports.plain import visible
 from sgl_npu_patch.reports.statuses import said
-from sgl_npu_patch.verify.results import Result
 
 if TYPE_CHECKING:
     from junitparser import TestCase, TestSuite

@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.reports.checks_text import failure_lines
 from sgl_npu_patch.reports.codec import Document, read_site, read_tree
 from sgl_npu_patch.reports.formats import Target
 from sgl_npu_patch.reports.matrix import read_matrix, remarks
 from sgl_npu_patch.reports.plain import visible
-from sgl_npu_patch.verify.results import Result, Verdict
 
 if TYPE_CHECKING:
     import sarif_pydantic as sarif

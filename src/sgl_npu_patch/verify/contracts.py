@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.verify import replacements
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
-from sgl_npu_patch.verify.results import Result, Verdict
 from sgl_npu_patch.verify.schema import Argument, Schema, overloads_in
 from sgl_npu_patch.verify.torch_npu_wheel import TorchNpu, read
 

@@ -6,10 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.verify.results import Result
+from sgl_npu_patch.engine.model import Result
 
 _SHOWN = 5
 """How many findings of one check are told."""
+UNPATCHED = Result(
+    id="series.is_applied",
+    seam="",
+    kind="static",
+    verdict="fail",
+    meaning="The tree is patched.",
+    message="the tree is not patched",
+    action="run sgl-npu-patch apply first",
+)
+"""Stands for all checks of a tree that nothing was applied to."""
 
 
 class NotApplicable(Exception):

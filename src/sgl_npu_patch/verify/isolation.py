@@ -20,7 +20,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from sgl_npu_patch.verify.results import Kind, Result
+from sgl_npu_patch.engine.model import CheckKind, Result
 
 SECONDS = 300
 """How long a group of checks may take; a whole run takes less than a minute."""
@@ -191,5 +191,5 @@ def _results(
 
 
 def _result(group: str, about: Mapping[str, Any], event: Mapping[str, Any]) -> Result:
-    kind: Kind = "layers" if group == "layers" else "behaviour"
+    kind: CheckKind = "layers" if group == "layers" else "behaviour"
     return Result(**about, kind=kind, **event)

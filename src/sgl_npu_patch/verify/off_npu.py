@@ -20,9 +20,9 @@ from sgl_npu_patch.codemods import SERIES, attention_comment
 from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Site
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.verify.findings import Finding, NotApplicable, failed
-from sgl_npu_patch.verify.results import Result, Verdict
 from sgl_npu_patch.verify.static import calls
 from sgl_npu_patch.verify.static.judged import FunctionNode, Judged
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.errors import Site
-from sgl_npu_patch.verify.results import Result, Verdict
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.verify.schema import Schema, overloads_in
 from sgl_npu_patch.verify.torch_npu_wheel import TorchNpu
 

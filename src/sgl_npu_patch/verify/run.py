@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
+from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
 from sgl_npu_patch.verify import static
-from sgl_npu_patch.verify.results import UNPATCHED, Result
+from sgl_npu_patch.verify.findings import UNPATCHED
 from sgl_npu_patch.verify.static.judged import Judged, judge
 
 if TYPE_CHECKING:

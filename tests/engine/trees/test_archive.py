@@ -16,6 +16,7 @@ from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees import archive as engine_archive
 from sgl_npu_patch.engine.trees.archive import check_members, find_copies, open_archive
+from sgl_npu_patch.engine.trees.open import open_tree
 from sgl_npu_patch.engine.trees.wheel import WheelTree
 from tests.engine.package import SOURCES, build, plan_of
 from tests.engine.wheels import build_wheel
@@ -208,4 +209,5 @@ def test_huge_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_wheel_is_an_archive(tmp_path: Path) -> None:
-    assert isinstance(open_archive(build_wheel(tmp_path), PROJECT), WheelTree)
+    with open_tree(build_wheel(tmp_path), PROJECT) as tree:
+        assert isinstance(tree, WheelTree)

@@ -76,15 +76,11 @@ class ArchiveTree:
 
 
 def open_archive(path: Path, project: Project) -> ArchiveTree:
-    """Find the package in a wheel, a zip or tar archive of a tree, or a source distribution.
+    """Find the package in a zip or tar archive of a tree, or in a source distribution.
 
     Raises:
         Refused: it is none, a hostile one, damaged, or does not hold the package.
     """
-    if path.name.endswith(".whl"):
-        from sgl_npu_patch.engine.trees.wheel import open_wheel
-
-        return open_wheel(path, project)
     read = _open_zip if path.name.endswith(".zip") else _open_tar
     with readable(path):
         tree = read(path, project)

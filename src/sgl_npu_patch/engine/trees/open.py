@@ -31,6 +31,10 @@ def open_tree(path: Path, project: Project, revision: str | None = None) -> Iter
             raise UsageError(f"only a git repository has revisions, and {path} is an archive")
         with open_repository(path, project) as repository:
             yield repository.open(revision)
+    elif path.suffix == ".whl" and archive:
+        from sgl_npu_patch.engine.trees.wheel import open_wheel
+
+        yield open_wheel(path, project)
     elif archive:
         from sgl_npu_patch.engine.trees.archive import open_archive
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Site, Unparsable
+from sgl_npu_patch.engine.model import Result, Verdict
 from sgl_npu_patch.verify.findings import Finding, NotApplicable, failed
-from sgl_npu_patch.verify.results import Result, Verdict
 from sgl_npu_patch.verify.static import calls, content, layout, names, presence, values  # noqa: F401
 from sgl_npu_patch.verify.static.judged import OWN, Check, Judged
 
