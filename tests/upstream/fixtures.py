@@ -122,7 +122,7 @@ def the_radix_list_has_ascend(files: Files) -> None:
     list_ascend(files, RADIX)
 
 
-@fixture(OLD, refused={"radix_cache": "answers would be wrong", "backend_lists": "radix_cache"})
+@fixture(OLD, refused=dict.fromkeys(("radix_cache", "backend_lists"), "answers would be wrong"))
 def the_radix_list_has_ascend_too_early(files: Files) -> None:
     list_ascend(files, RADIX)
 
@@ -259,8 +259,8 @@ IMPORT_TORCH_NPU = "if _is_npu:\n    import torch_npu\n"
 
 def refused_mode(text: str) -> dict[str, str]:
     """Return what is refused where the mode cannot be told to be upstream's."""
-    seams = ("radix_cache", "batch_invariant", "npu_ops", "launch_guards")
-    return {**dict.fromkeys(seams, text), "backend_lists": "seam radix_cache"}
+    stopped = ("backend_lists", "radix_cache", "batch_invariant", "npu_ops", "launch_guards")
+    return dict.fromkeys(stopped, text)
 
 
 @fixture(NEW)
@@ -292,6 +292,11 @@ def the_import_of_torch_npu_is_pass_in_the_mode(files: Files) -> None:
     edit(files, OPS, (IMPORT_TORCH_NPU, "if _is_npu:\n    pass\n"))
 
 
+def refused_sampler(text: str) -> dict[str, str]:
+    """Return what is refused where the sampler is, on which the sampling backend stands."""
+    return dict.fromkeys(("sampler", "sampling_backend"), text)
+
+
 SAMPLER_IMPORT = "if is_npu():\n    import torch_npu\n"
 
 
@@ -300,9 +305,7 @@ def torch_npu_imported_unconditionally(files: Files) -> None:
     edit(files, SAMPLER, (SAMPLER_IMPORT, "import torch_npu\n"))
 
 
-@fixture(
-    NEW, OLD, refused={"sampler": "torch_npu in sampler.py", "sampling_backend": "seam sampler"}
-)
+@fixture(NEW, OLD, refused=refused_sampler("torch_npu in sampler.py"))
 def the_import_of_torch_npu_is_pass(files: Files) -> None:
     edit(files, SAMPLER, (SAMPLER_IMPORT, "if is_npu():\n    pass\n"))
 
@@ -341,7 +344,7 @@ def seeds_are_threaded_but_positions_are_not(files: Files) -> None:
 @fixture(
     NEW,
     OLD,
-    refused={"sampler": "positional ones without defaults", "sampling_backend": "seam sampler"},
+    refused=refused_sampler("positional ones without defaults"),
 )
 def seeds_are_threaded_with_a_default(files: Files) -> None:
     thread_seeds(files, " = None")
@@ -350,7 +353,7 @@ def seeds_are_threaded_with_a_default(files: Files) -> None:
 @fixture(
     NEW,
     OLD,
-    refused={"sampler": "the unseeded draw in", "sampling_backend": "seam sampler"},
+    refused=refused_sampler("the unseeded draw in"),
 )
 def seeds_are_threaded_and_drawn_from_in_another_way(files: Files) -> None:
     thread_seeds(files)
@@ -402,10 +405,7 @@ def filtered_takes(files: Files, *names: str) -> None:
 @fixture(
     NEW,
     OLD,
-    refused={
-        "sampler": "none of sampling_info.sampling_seed, positions but at the end",
-        "sampling_backend": "seam sampler",
-    },
+    refused=refused_sampler("none of sampling_info.sampling_seed, positions but at the end"),
 )
 def positions_are_threaded_but_seeds_are_not(files: Files) -> None:
     thread_positions(files)
@@ -415,10 +415,7 @@ def positions_are_threaded_but_seeds_are_not(files: Files) -> None:
 @fixture(
     NEW,
     OLD,
-    refused={
-        "sampler": "none of sampling_info.sampling_seed, positions but at the end",
-        "sampling_backend": "seam sampler",
-    },
+    refused=refused_sampler("none of sampling_info.sampling_seed, positions but at the end"),
 )
 def positions_before_seeds(files: Files) -> None:
     thread_positions(files)
@@ -428,7 +425,7 @@ def positions_before_seeds(files: Files) -> None:
 @fixture(
     NEW,
     OLD,
-    refused={"sampler": "none of positions but at the end", "sampling_backend": "seam sampler"},
+    refused=refused_sampler("none of positions but at the end"),
 )
 def positions_in_the_middle(files: Files) -> None:
     within(

@@ -92,7 +92,7 @@ def test_partial_clone_fetches_once(bare: Path, tmp_path: Path) -> None:
     finally:
         shutil.move(tmp_path / "away", bare)
     assert run.code == 4
-    assert "files of this partial clone are not here and cannot be fetched" in run.stderr
+    assert "this partial clone lacks" in run.stderr
 
 
 def test_diff_of_a_revision_is_taken_by_git(bare: Path, tmp_path: Path) -> None:
@@ -136,6 +136,7 @@ def test_archive_has_the_golden_status(tmp_path: Path, kind: str) -> None:
     assert run.report["tree"]["version"] == version
 
 
+@pytest.mark.slow
 def test_verify_reads_and_executes_a_revision_and_a_wheel(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
