@@ -50,7 +50,8 @@ PROJECT = Project(
     header=(
         "# Written by sgl-npu-patch {version}: do not edit, `sgl-npu-patch apply` refreshes it."
     ),
-    stems=_stems(),
+    # A name that short is asked for by its definition.
+    stems=(*_stems(), b"def is_npu"),
     wheel_suffix="npu.deterministic",
 )
 """What `apply` patches; upstream keeps no `__init__.py` in the vendor folder."""
