@@ -8,7 +8,7 @@ Upstream's own branch for the NPU leaves some of these as they are, and never re
 `srt/batch_invariant_ops/batch_invariant_ops.py`: on an NPU each calls npu_ops and returns, before
 upstream's own branch if there is one. Nothing of that branch is rewritten.
 
-**Upstream**: pull request 21197 (0.5.13) imports `npu_batch_invariant_ops`, with gaps to 0.5.23.
+**Upstream**: pull request 21197 (0.5.13) imports `npu_batch_invariant_ops`, with gaps.
 Nothing closes `fused_attention_v2_not_replaced`.
 
 **Ends when**: upstream's own branch has none of the other gaps.

@@ -8,7 +8,7 @@ flags of graphs are folded into one configuration before, so that it must be cha
 **Where**: the end of the deterministic branch of `_handle_deterministic_inference`, which runs
 before worker processes start. It calls the module launch_guards, which is copied into the tree.
 
-**Upstream**: has none of it, to 0.5.23.
+**Upstream**: has none of it.
 
 **Ends when**: upstream sets these itself.
 """

@@ -6,7 +6,7 @@ own they can be read, checked and replaced as one.
 **Where**: `srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py`, created with its folders.
 
 **Upstream**: pull request 21197 (0.5.13) has `npu_batch_invariant_ops.py` in the same folder, with
-gaps to 0.5.23. This file is never changed.
+gaps. This file is never changed.
 
 **Ends when**: upstream's module has none of these gaps.
 """

@@ -9,7 +9,7 @@ every path samples in vocabulary order, and each row takes the path that it woul
 0.5.9). From 0.5.5.post3 to 0.5.8.post1 that function does not follow the distribution. From 0.5.13
 on the same code is inserted before upstream's; only the product that raises for min-p is rewritten.
 
-**Upstream**: pull request 21197 (0.5.13) passes seed and position on, with gaps to 0.5.23.
+**Upstream**: pull request 21197 (0.5.13) passes seed and position on, with gaps.
 
 **Ends when**: upstream's sampled tokens do not depend on the other requests.
 """
