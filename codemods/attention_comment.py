@@ -30,7 +30,7 @@ def premise(view: View) -> NotNeeded | None:
     """Do nothing where the claim does not stand in the branch."""
     spot = attention.prefill_branch(view)
     if is_silent(spot.node):
-        return NotNeeded("the fused prefill branch makes no such claim", (spot.site,))
+        return NotNeeded("the claim is not in the branch: removed, or never there", (spot.site,))
     return None
 
 

@@ -16,11 +16,12 @@ Nothing closes `fused_attention_v2_not_replaced`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import devices, mode, symbols
+from sgl_npu_patch.codemods.upstream import gaps as known
 from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.operators import (
     FUSED_ATTENTION,
@@ -38,24 +39,15 @@ from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
 _UNREGISTERED = {
-    "aten::addmm": "addmm_not_registered",
-    "aten::bmm": "bmm_not_registered",
-    "aten::mean": "mean_of_all_not_replaced",
+    "aten::addmm": known.ADDMM_NOT_REGISTERED,
+    "aten::bmm": known.BMM_NOT_REGISTERED,
+    "aten::mean": known.MEAN_OF_ALL_NOT_REPLACED,
 }
 
 
 def targets(view: View) -> Sequence[Target]:
-    """Find the three functions that change the mode, which so far do nothing for an NPU."""
-    return hand_over(view, lambda enable, anchor: untouched(enable))
-
-
-Permits = Callable[[cst.FunctionDef, Step], None]
-"""Raise an `AnchorError` where what a function does on an NPU must not be put out of force by
-leaving it behind the given statement."""
-
-
-def hand_over(view: View, permits: Permits) -> Sequence[Target]:
-    """Find the three functions that change the mode, and hand each over to npu_ops on an NPU."""
+    """Find the three functions that change the mode."""
+    native = mode.native_branch(view) is not None
     enable, disable, scoped = (symbol.find(view) for symbol in (ENABLE, DISABLE, SCOPED))
     for other in (disable, scoped):
         if other.path != enable.path:
@@ -67,15 +59,15 @@ def hand_over(view: View, permits: Permits) -> Sequence[Target]:
                 action=f"move it beside {enable.block.name}",
             )
     with Located(enable.site):
-        mode, bmm = mode_flag(enable.function), takes_bmm(enable.function)
+        flag, bmm = mode_flag(enable.function), takes_bmm(enable.function)
     imports = [devices.import_is_npu(view, spot) for spot in (enable, disable, scoped)]
     return (
-        Target(enable, lambda node: enter(_function(node), imports[0], permits)),
-        Target(disable, lambda node: leave(_function(node), imports[1], mode)),
+        Target(enable, lambda node: enter(_function(node), imports[0], native=native)),
+        Target(disable, lambda node: leave(_function(node), imports[1], flag)),
         Target(
             scoped,
             lambda node: scope(
-                _function(node), imports[2], mode, enable.block.name, disable.block.name, bmm=bmm
+                _function(node), imports[2], flag, enable.block.name, disable.block.name, bmm=bmm
             ),
         ),
     )
@@ -86,8 +78,12 @@ def _function(node: cst.CSTNode) -> cst.FunctionDef:
     return node
 
 
-def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.FunctionDef:
-    """Hand over to npu_ops behind the check of the flag, before anything is registered."""
+def enter(node: cst.FunctionDef, imports: str, *, native: bool) -> cst.FunctionDef:
+    """Hand over to npu_ops behind the check of the flag, before anything is registered.
+
+    Args:
+        native: upstream's own branch for the NPU follows, which is then not reached any more.
+    """
     top = [step for step in read.steps(node) if len(step.above) == 1]
     flag = next(step for step in top if _returns_early(step))
     library = read.only(
@@ -128,8 +124,10 @@ def enter(node: cst.FunctionDef, imports: str, permits: Permits) -> cst.Function
         arguments=", ".join(arguments),
     )
     edited = edit.place(node, anchor, imports + text, mark=symbols.OURS, after=True, blank=True)
-    if edited is not node:
-        permits(node, anchor)
+    if edited is not node and native:
+        require_replaced(node, anchor)
+    elif edited is not node:
+        untouched(node)
     return edited
 
 
@@ -289,7 +287,7 @@ def left_open(view: View) -> tuple[str, ...]:
     """Name what no form can close: the second version of fused attention has no counterpart."""
     backends = view.overlay.mentioning(symbols.FORWARD_EXTEND)
     calls = view.overlay.tree.containing(FUSED_ATTENTION_V2.encode(), backends)
-    return ("fused_attention_v2_not_replaced",) if calls else ()
+    return (known.FUSED_ATTENTION_V2.name,) if calls else ()
 
 
 def gaps(view: View) -> tuple[str, ...]:
@@ -302,14 +300,14 @@ def gaps(view: View) -> tuple[str, ...]:
     }
     found = []
     if f"torch_npu.{FUSED_ATTENTION}" not in rebound:
-        found.append("alias_not_rebound")
+        found.append(known.ALIAS_NOT_REBOUND.name)
     if not any(name.endswith("_get_max_workspace") for name in rebound):
-        found.append("workspace_not_rebound")
+        found.append(known.WORKSPACE_NOT_REBOUND.name)
     if not any(name.endswith(FUSED_ATTENTION_V2) for name in rebound):
         found += left_open(view)
     disable = DISABLE.find(view)
     if not any("npu" in read.code(s) for s in read.find_all(disable.node, cst.Assign)):
-        found.append("rebinding_not_undone")
+        found.append(known.REBINDING_NOT_UNDONE.name)
     npu = [
         read.string(call.args[0].value)
         for call in read.calls(enable.node, "impl")
@@ -317,11 +315,11 @@ def gaps(view: View) -> tuple[str, ...]:
     ]
     for name, gap in _UNREGISTERED.items():
         if name not in npu:
-            found.append(gap)
+            found.append(gap.name)
     if not list(read.find_all(SCOPED.find(view).node, cst.Finally)):
-        found.append("scoped_mode_not_restored")
+        found.append(known.SCOPED_MODE_NOT_RESTORED.name)
     if _flagged_first(enable.node):
-        found.append("extension_not_checked")
+        found.append(known.EXTENSION_NOT_CHECKED.name)
     return tuple(found)
 
 
@@ -334,13 +332,6 @@ def _flagged_first(enable: cst.CSTNode) -> bool:
         if isinstance(step.node, cst.SimpleStatementLine) and read.calls(step.node, "impl"):
             return False
     return False
-
-
-def repairs(view: View) -> Sequence[Target]:
-    """Hand over before upstream's own branch, so that it is not reached any more."""
-    if mode.native_branch(view) is None:
-        return ()
-    return hand_over(view, require_replaced)
 
 
 def require_replaced(enable: cst.FunctionDef, anchor: Step) -> None:
@@ -402,8 +393,6 @@ def _only_replaces(node: cst.CSTNode) -> bool:
 
 SEAM = Seam(
     targets=targets,
-    repairs=repairs,
-    is_upstream=mode.native_enable,
     gaps=gaps,
     left_open=left_open,
     needs=("npu_ops",),

@@ -19,62 +19,23 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from sgl_npu_patch.codemods import sampler as _sampler
-from sgl_npu_patch.codemods.upstream import devices, handler, mode
+from sgl_npu_patch.codemods.upstream import devices, handler
+from sgl_npu_patch.codemods.upstream.gaps import LAUNCH_GUARDS_MISSING
 from sgl_npu_patch.codemods.upstream.handler import Branch
 from sgl_npu_patch.codemods.upstream.symbols import DECLARE, HANDLER
 from sgl_npu_patch.engine.cst import edit, read
-from sgl_npu_patch.engine.cst.read import Step
-from sgl_npu_patch.engine.errors import AnchorError, Located, Site
+from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.seam import Seam, Target
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
-
-def is_upstream(view: View) -> Site | None:
-    """Tell whether the tree carries the whole of upstream's adaptation."""
-    if mode.native_branch(view) is None or _sampler.is_upstream(view) is None:
-        return None
-    spot = HANDLER.find(view)
-    with Located(spot.site):
-        return None if guards(spot.node) else spot.site
+_CALLS = ("launch_guards.apply", "launch_guards.decide")
 
 
 def targets(view: View) -> Sequence[Target]:
     """Find the handler."""
     spot = HANDLER.find(view)
     return (Target(spot, lambda node: add_guards(node, devices.import_is_npu(view, spot))),)
-
-
-def repairs(view: View) -> Sequence[Target]:
-    """Find the handler on trees that have upstream's adaptation."""
-    return targets(view) if mode.native_branch(view) is not None else ()
-
-
-def guards(node: cst.CSTNode) -> bool:
-    """Tell whether the handler calls the vendored module."""
-    assert isinstance(node, cst.FunctionDef)
-    branch = handler.enabled_branch(node)
-    return any(
-        _applies(inner)
-        for step in branch.steps()
-        if isinstance(step.node, cst.If)
-        and branch.runs(step)
-        and isinstance(step.node.test, cst.Call)
-        and read.last_name(step.node.test.func) == "is_npu"
-        for inner in read.steps(step.node)
-        if inner.above == ((step.node, True),)
-    )
-
-
-def _applies(step: Step) -> bool:
-    call = read.statement_call(step.node)
-    if call is None and (pair := read.assigned(step.node)) is not None:
-        call = pair[1] if isinstance(pair[1], cst.Call) else None
-    return call is not None and read.dotted(call.func) in _CALLS
-
-
-_CALLS = ("launch_guards.apply", "launch_guards.decide")
 
 
 def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
@@ -139,8 +100,6 @@ def call_of(node: cst.FunctionDef, branch: Branch) -> str:
 
 SEAM = Seam(
     targets=targets,
-    is_upstream=is_upstream,
-    gaps=lambda view: ("launch_guards_missing",),
-    repairs=repairs,
+    gaps=lambda view: (LAUNCH_GUARDS_MISSING.name,),
     vendors=("launch_guards",),
 )

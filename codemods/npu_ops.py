@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream import gaps as known
 from sgl_npu_patch.codemods.upstream import mode, symbols
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.seam import Seam
@@ -38,19 +39,19 @@ def gaps(view: View) -> tuple[str, ...]:
     assert source is not None, "native_enable insists on it"
     found = []
     if source.named(FUSED_WRAPPER, "function"):
-        found.append("out_overload_lost")
+        found.append(known.OUT_OVERLOAD_LOST.name)
     mean = view.find_function("npu_mean_batch_invariant")
     if any(
         read.last_name(read.keyword(call, "dtype")) == "float32"
         for call in read.calls(mean.node, "sum")
         if isinstance(call, cst.Call)
     ):
-        found.append("mean_dtype")
+        found.append(known.MEAN_DTYPE.name)
     norm = source.named(NORM_WRAPPER, "function")
     if norm and "epsilon" not in [
         p.name.value for p in read.parameters(view.find_function(NORM_WRAPPER).function)
     ]:
-        found.append("add_rms_norm_signature")
+        found.append(known.ADD_RMS_NORM_SIGNATURE.name)
     return tuple(found)
 
 

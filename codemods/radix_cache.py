@@ -22,6 +22,7 @@ import libcst as cst
 
 from sgl_npu_patch.codemods.backend_lists import add_ascend, find_list, has_ascend
 from sgl_npu_patch.codemods.upstream import attention, handler, mode, symbols
+from sgl_npu_patch.codemods.upstream.gaps import DEEPSEEK_REFUSED
 from sgl_npu_patch.codemods.upstream.handler import Branch
 from sgl_npu_patch.codemods.upstream.symbols import ATTENTION_BACKEND, CHOICES, HANDLER, SUPPORTED
 from sgl_npu_patch.codemods.upstream.symbols import DISABLE_RADIX_CACHE as DISABLED
@@ -69,7 +70,7 @@ def premise(view: View) -> Withheld | None:
 def targets(view: View) -> Sequence[Target]:
     """Find the list, or the handler that lacks a gate."""
     if SUPPORTED.is_in(view):
-        return (Target(find_list(view, SUPPORTED), add_ascend),)
+        return (Target(find_list(view, SUPPORTED), add_ascend), *repairs(view))
     spot = HANDLER.find(view)
     if attention.ignores_prefix(view) is None:
         raise AnchorError(
@@ -236,7 +237,7 @@ def refusals(function: cst.FunctionDef) -> list[Refusal]:
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's form leaves open: DeepSeek models are refused on ascend (.. 0.5.16)."""
     found = refusals(HANDLER.find(view).function)
-    return () if all(refusal.accepts_ascend for refusal in found) else ("deepseek_refused",)
+    return () if all(refusal.accepts_ascend for refusal in found) else (DEEPSEEK_REFUSED.name,)
 
 
 def repairs(view: View) -> Sequence[Target]:
@@ -294,6 +295,5 @@ SEAM = Seam(
     targets=targets,
     premise=premise,
     gaps=gaps,
-    repairs=repairs,
-    adapted=mode.is_adapted,
+    adapted=lambda view: mode.is_adapted(view) and not refusals(HANDLER.find(view).function),
 )

@@ -22,6 +22,7 @@ from functools import partial
 import libcst as cst
 
 from sgl_npu_patch.codemods.upstream import filtered_paths, mode, sampling
+from sgl_npu_patch.codemods.upstream import gaps as known
 from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import (
     DRAW,
@@ -74,7 +75,12 @@ def premise(view: View) -> NotNeeded | Withheld | None:
 
 
 def targets(view: View) -> Sequence[Target]:
-    """Find the functions on the way from ``forward`` to the draw."""
+    """Find the functions on the way from ``forward`` to the draw.
+
+    Upstream's own form (0.5.13 ..) hands everything down: ours is inserted before its draws.
+    """
+    if is_upstream(view) is not None:
+        return draws(view)
     caller = FORWARD_ASCEND.find_caller(view)
     forward_ascend = FORWARD_ASCEND.find(view)
     end = draws(view)
@@ -546,19 +552,14 @@ def gaps(view: View) -> tuple[str, ...]:
     function = filtered.function
     found = []
     if _repair_min_p(function, "min_ps") is not function:
-        found.append("min_p_type_error")
+        found.append(known.MIN_P_TYPE_ERROR.name)
     if read.calls(function, "gather") and read.calls(function, *DRAW.names):
-        found.append("neighbour_dependent_draw")
+        found.append(known.NEIGHBOUR_DEPENDENT_DRAW.name)
     if not _clamps(draw.node):
-        found.append("gumbel_upper_bound")
+        found.append(known.GUMBEL_UPPER_BOUND.name)
     if not any(read.dotted(call.func) == "top_ps.to" for call in read.calls(function, "to")):
-        found.append("top_p_dtype")
+        found.append(known.TOP_P_DTYPE.name)
     return tuple(found)
 
 
-def repairs(view: View) -> Sequence[Target]:
-    """Find where upstream draws: ours are inserted before it."""
-    return draws(view) if is_upstream(view) is not None else ()
-
-
-SEAM = Seam(targets=targets, premise=premise, is_upstream=is_upstream, gaps=gaps, repairs=repairs)
+SEAM = Seam(targets=targets, premise=premise, gaps=gaps)

@@ -169,13 +169,12 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
         status: Status = "not-needed" if isinstance(verdict, NotNeeded) else "withheld"
         return Outcome(name, status, verdict.sites, verdict.reason)
     native = seam.is_upstream(view)
-    repairs = seam.repairs(view)
-    if native is not None and not repairs:
+    if native is not None:
         return Outcome(name, "upstream", (native,), gaps=seam.gaps(view))
     present: list[Site] = []
     outdated = False
     was_here, project = has_our_header(view), view.overlay.tree.project
-    for target in (*(() if native else seam.targets(view)), *repairs):
+    for target in seam.targets(view):
         with Located(target.spot.site):
             node = _refreshed(target.spot.node, project) if was_here else target.spot.node
             outdated |= node is not target.spot.node
@@ -189,7 +188,7 @@ def _settle(name: str, seam: Seam, view: View) -> Outcome:
     if view.sites:
         gaps = seam.left_open(view)
         return Outcome(name, "pending", tuple(view.sites), gaps=gaps, outdated=outdated)
-    if seam.adapted is None or (was_here and (repairs or not seam.adapted(view))):
+    if seam.adapted is None or (was_here and not seam.adapted(view)):
         return Outcome(name, "already", tuple(present), gaps=seam.left_open(view))
     return Outcome(name, "upstream", tuple(present), gaps=seam.gaps(view))
 

@@ -46,10 +46,9 @@ class Seam:
     Attributes:
         targets: the definitions to edit, found through the view.
         premise: why nothing is to be done on this tree, if so.
-        is_upstream: whether the tree carries upstream's own form of the whole seam.
-        gaps: what upstream's form leaves open, by the names that seams.md gives them.
-        repairs: the definitions to edit so that upstream's own form has those gaps no more.
-        left_open: what our form leaves open too on this tree, by the same names.
+        is_upstream: where the tree has upstream's own form, if that is to be left as it is.
+        gaps: names of what upstream's form leaves open.
+        left_open: names of what our form leaves open too on this tree.
         needs: seams without which this one is unsafe.
         needs_if_defined: seams needed only on trees where they have something to do.
         vendors: vendored modules that the seam adds to the tree.
@@ -61,7 +60,6 @@ class Seam:
     premise: Callable[[View], NotNeeded | Withheld | None] = lambda view: None
     is_upstream: Callable[[View], Site | None] = lambda view: None
     gaps: Callable[[View], tuple[str, ...]] = lambda view: ()
-    repairs: Callable[[View], Sequence[Target]] = lambda view: ()
     left_open: Callable[[View], tuple[str, ...]] = lambda view: ()
     needs: tuple[str, ...] = ()
     needs_if_defined: tuple[str, ...] = ()
