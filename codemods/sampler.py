@@ -21,28 +21,32 @@ from functools import partial
 
 import libcst as cst
 
-from sgl_npu_patch.codemods.upstream import filtered_paths, mode, sampling
+from sgl_npu_patch.codemods.upstream import draws, filtered_paths, mode, sampling
 from sgl_npu_patch.codemods.upstream import gaps as known
 from sgl_npu_patch.codemods.upstream.advice import as_released
+from sgl_npu_patch.codemods.upstream.draws import SEED
+from sgl_npu_patch.codemods.upstream.filtered_paths import INTERFACE, POSITIONS
 from sgl_npu_patch.codemods.upstream.symbols import (
     DRAW,
     FORWARD_ASCEND,
-    FROM_BATCH,
     SAMPLE_ASCEND,
     SAMPLE_FROM_LOGITS,
     Symbol,
 )
-from sgl_npu_patch.engine.cst import edit, layout, read
+from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.pattern import find, match_any
 from sgl_npu_patch.engine.cst.read import Step
+from sgl_npu_patch.engine.cst.signature import (
+    append_arguments,
+    append_parameters,
+    has_parameters,
+    passes,
+)
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
-
-POSITIONS = "positions"
-SEED = filtered_paths.SEED
-INTERFACE = ("logits", "top_ks", "top_ps", "min_ps", "need_min_p_sampling")
-"""The parameters of the function for filtered sampling, before ours."""
 
 
 def premise(view: View) -> NotNeeded | Withheld | None:
@@ -80,16 +84,16 @@ def targets(view: View) -> Sequence[Target]:
     Upstream's own form (0.5.13 ..) hands everything down: ours is inserted before its draws.
     """
     if is_upstream(view) is not None:
-        return draws(view)
+        return _drawing(view)
     caller = FORWARD_ASCEND.find_caller(view)
     forward_ascend = FORWARD_ASCEND.find(view)
-    end = draws(view)
+    end = _drawing(view)
     _require_caller(view, SAMPLE_FROM_LOGITS, forward_ascend)
     _require_names(view, forward_ascend, "torch")
     return (Target(caller, pass_from_forward), Target(forward_ascend, thread_forward), *end)
 
 
-def draws(view: View) -> Sequence[Target]:
+def _drawing(view: View) -> Sequence[Target]:
     """Find the functions that draw, at the end of the way."""
     from_logits = SAMPLE_FROM_LOGITS.find(view)
     filtered = SAMPLE_ASCEND.find(view)
@@ -103,31 +107,12 @@ def draws(view: View) -> Sequence[Target]:
     return (
         Target(from_logits, partial(draw_simple, draw=name)),
         Target(
-            filtered, partial(draw_filtered, draw=name, rows=_rows_of_batch_flag(view, filtered))
+            filtered,
+            partial(
+                draw_filtered, draw=name, rows=filtered_paths.rows_of_batch_flag(view, filtered)
+            ),
         ),
         Target(draw, fit_for_npu),
-    )
-
-
-def _rows_of_batch_flag(view: View, filtered: Spot) -> str:
-    """Give the test of a row that the batch's flag is made from, if that chooses the path."""
-    flag = batch_flag(filtered.function)
-    if not flag:
-        return ""
-    batch = FROM_BATCH.find(view, holding=f"{flag}=")
-    found = [
-        a.value for a in read.find_all(batch.node, cst.Arg) if read.last_name(a.keyword) == flag
-    ]
-    value = read.only(found, filtered_paths.unclear(f"what {flag} is", "one keyword argument"))
-    row = filtered_paths.row_test(value, "top_ks")
-    if row:
-        return row
-    raise AnchorError(
-        sought=f"what {flag} says of a batch",
-        expected="all(LEAST <= ....top_k <= MOST for ...), whose limits a row is to be tested for",
-        found=read.code(value)[:80],
-        where=(batch.site,),
-        action=as_released(f"what {flag} is made of"),
     )
 
 
@@ -157,16 +142,16 @@ def _require_names(view: View, spot: Spot, *names: str) -> None:
 
 
 def is_upstream(view: View) -> Site | None:
-    """Tell whether every function has upstream's own form, ours being another."""
+    """Report whether every function has upstream's own form, ours being another."""
     if not SAMPLE_ASCEND.is_in(view):
         return None
     filtered = SAMPLE_ASCEND.find(view)
     native = (
-        _draws_from_logs(filtered.node)
-        and _draws_from_logs(SAMPLE_FROM_LOGITS.find(view).node)
-        and _threads_positions(FORWARD_ASCEND.find(view).node)
-        and _passes(FORWARD_ASCEND, FORWARD_ASCEND.find_caller(view).node)
-        and _not_compiled(DRAW.find(view).node)
+        _draws_from_logs(filtered.function)
+        and _draws_from_logs(SAMPLE_FROM_LOGITS.find(view).function)
+        and _threads_positions(FORWARD_ASCEND.find(view).function)
+        and passes(FORWARD_ASCEND.find_caller(view).function, FORWARD_ASCEND.names, POSITIONS)
+        and sampling.not_compiled(DRAW.find(view).function)
     )
     return filtered.site if native else None
 
@@ -174,21 +159,21 @@ def is_upstream(view: View) -> Site | None:
 def pass_from_forward(node: cst.CSTNode) -> cst.CSTNode:
     """Pass the positions that ``forward`` already has."""
     assert isinstance(node, cst.FunctionDef)
-    if not _has_parameters(node, POSITIONS):
+    if not has_parameters(node, POSITIONS):
         raise AnchorError(
             sought=f"the caller of {FORWARD_ASCEND}",
             expected=f"a function with a parameter {POSITIONS}",
-            found=read.code(node.params)[:80],
+            found=excerpt(read.code(node.params)),
             action=f"give it the parameter {POSITIONS}",
         )
-    return _append_arguments(node, FORWARD_ASCEND, POSITIONS)
+    return append_arguments(node, FORWARD_ASCEND.names, POSITIONS)
 
 
 def thread_forward(node: cst.CSTNode) -> cst.CSTNode:
     """Take the positions and hand them on."""
     assert isinstance(node, cst.FunctionDef)
-    node = _append_parameters(node, f"{POSITIONS}: torch.Tensor")
-    return _append_arguments(node, SAMPLE_FROM_LOGITS, POSITIONS)
+    node = append_parameters(node, f"{POSITIONS}: torch.Tensor")
+    return append_arguments(node, SAMPLE_FROM_LOGITS.names, POSITIONS)
 
 
 def draw_simple(node: cst.CSTNode, draw: str) -> cst.CSTNode:
@@ -198,25 +183,23 @@ def draw_simple(node: cst.CSTNode, draw: str) -> cst.CSTNode:
         draw: the name of the function that draws by seed.
     """
     assert isinstance(node, cst.FunctionDef)
-    step = filtered_paths.unseeded_draw(node, node)
+    step = draws.unseeded_draw(node, node)
     logits, info = _logits_and_info(node)
-    probs = filtered_paths.drawn_from(step)
-    filtered_paths.require_softmax(probs, logits, filtered_paths.without_draw(node, step))
-    filtered_paths.require_plain_return(step, node.body.body, step.above[1:])
+    probs = draws.drawn_from(step)
+    draws.require_softmax(probs, logits, draws.without_draw(node, step))
+    draws.require_plain_return(step, node.body.body, step.above[1:])
     text = render("draw_simple", info=info, logits=logits, probs=probs, draw=draw)
     node = edit.place(node, step, text, mark=draw)
-    filtered = read.only(
-        [s for s in read.steps(node) if filtered_paths.assigns_call(s, *SAMPLE_ASCEND.names)],
-        filtered_paths.unclear(
-            f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"
-        ),
+    filtered, found = read.only(
+        find([f"$tokens = {name}(...)" for name in SAMPLE_ASCEND.names], node),
+        draws.unclear(f"the call of {SAMPLE_ASCEND}", "one statement that assigns its result"),
     )
-    tokens, call = read.assigned(filtered.node) or ("", None)
-    assert isinstance(call, cst.Call)
-    text = render("greedy_row", info=info, tokens=tokens, logits=logits, top_ks=_argument(call, 1))
+    (call,) = read.calls(filtered.node, *SAMPLE_ASCEND.names)
+    tokens, top_ks = read.dotted(found["tokens"]), _argument(call, 1)
+    text = render("greedy_row", info=info, tokens=tokens, logits=logits, top_ks=top_ks)
     node = edit.place(node, filtered, text, mark="argmax", after=True)
-    node = _append_parameters(node, f"{POSITIONS}: torch.Tensor")
-    return _append_arguments(node, SAMPLE_ASCEND, f"{info}.{SEED}", POSITIONS)
+    node = append_parameters(node, f"{POSITIONS}: torch.Tensor")
+    return append_arguments(node, SAMPLE_ASCEND.names, f"{info}.{SEED}", POSITIONS)
 
 
 def _logits_and_info(node: cst.FunctionDef) -> tuple[str, str]:
@@ -240,7 +223,7 @@ def draw_filtered(node: cst.CSTNode, draw: str, rows: str = "") -> cst.CSTNode:
     """
     assert isinstance(node, cst.FunctionDef)
     names = tuple(p.name.value for p in read.parameters(node))
-    flag = batch_flag(node)
+    flag = filtered_paths.batch_flag(node)
     if not flag and names not in (INTERFACE, (*INTERFACE, SEED), (*INTERFACE, SEED, POSITIONS)):
         raise AnchorError(
             sought=f"the parameters of {SAMPLE_ASCEND}",
@@ -255,17 +238,10 @@ def draw_filtered(node: cst.CSTNode, draw: str, rows: str = "") -> cst.CSTNode:
     node = _repair_min_p(node, "min_ps")
     if flag:
         return node
-    return _append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
+    return append_parameters(node, f"{SEED}: Optional[torch.Tensor]", f"{POSITIONS}: torch.Tensor")
 
 
 _INTERFACE = {name: name for name in INTERFACE}
-
-
-def batch_flag(node: cst.FunctionDef) -> str:
-    """Name the last parameter of 0.5.21 .., which says whether all rows may be fused."""
-    *others, last = read.parameters(node) or [cst.Param(cst.Name(""))]
-    known = tuple(p.name.value for p in others) == (*INTERFACE, SEED, POSITIONS)
-    return last.name.value if known and read.dotted(last.default) == "False" else ""
 
 
 def _draw_alone(
@@ -295,105 +271,43 @@ def _draw_alone(
 def fit_for_npu(node: cst.CSTNode) -> cst.CSTNode:
     """Run the draw uncompiled on an NPU, and keep its noise finite there."""
     assert isinstance(node, cst.FunctionDef)
-    if not _not_compiled(node):
+    if not sampling.not_compiled(node):
         for decorator in node.decorators:
-            name = read.dotted(_called(decorator.decorator))
+            name = sampling.decorator_name(decorator)
             if name == "torch.compile":
                 node = edit.swap(node, decorator.decorator, _disabled(decorator.decorator))
-            elif name not in ("torch.no_grad", "torch.inference_mode"):
+            elif name not in sampling.HARMLESS:
                 raise AnchorError(
                     sought=f"the decorators of {DRAW}",
                     expected="torch.compile, or none that could compile it",
-                    found=read.code(decorator.decorator)[:80],
+                    found=excerpt(read.code(decorator.decorator)),
                     action="take the decorator off, or apply torch.compile in its place",
                 )
-    if not _clamps(node):
-        found = [s for s in read.steps(node) if _is_uniform(s)]
-        step = read.only(
-            found, filtered_paths.unclear("the uniform draw", "one division by uint32's maximum")
+    if not sampling.is_clamped(node):
+        step, found = read.only(
+            sampling.uniform_draws(node),
+            draws.unclear("the uniform draw", "one division by uint32's maximum"),
         )
-        pair = read.assigned(step.node)
-        assert pair is not None
-        if not any(name in read.code(pair[1]) for name in ("float64", "double")):
+        if not any(name in read.code(step.node) for name in ("float64", "double")):
             raise AnchorError(
                 sought="the uniform draw",
                 expected="one in float64, in which the largest value below 1 can be told from 1",
-                found=read.code(step.node)[:80],
+                found=excerpt(read.code(step.node)),
                 action="draw in float64",
             )
-        node = edit.place(node, step, render("clamp", uniform=pair[0]), after=True)
+        text = render("clamp", uniform=read.dotted(found["uniform"]))
+        node = edit.place(node, step, text, after=True)
     return node
 
 
-def _passes(called: Symbol, node: cst.CSTNode, *values: str) -> bool:
-    """Tell whether every call hands on the positions, or those values."""
-    return all(
-        any(
-            read.last_name(arg.value) == value
-            for arg in call.args
-            if arg.keyword is None or arg.keyword.value == value
-        )
-        for call in read.calls(node, *called.names)
-        for value in values or (POSITIONS,)
-    )
+def _threads_positions(node: cst.FunctionDef) -> bool:
+    return has_parameters(node, POSITIONS) and passes(node, SAMPLE_FROM_LOGITS.names, POSITIONS)
 
 
-def _has_parameters(node: cst.CSTNode, *names: str) -> bool:
-    assert isinstance(node, cst.FunctionDef)
-    return set(names) <= {p.name.value for p in read.parameters(node)}
-
-
-def _threads_positions(node: cst.CSTNode) -> bool:
-    return _has_parameters(node, POSITIONS) and _passes(SAMPLE_FROM_LOGITS, node)
-
-
-def _draws_from_logs(node: cst.CSTNode) -> bool:
-    """Tell whether a function draws by seed from the log of probabilities, as upstream's does."""
-    drawn = bool(read.calls(node, *DRAW.names)) and _takes_log(node)
-    return _has_parameters(node, POSITIONS) and drawn
-
-
-def _not_compiled(node: cst.CSTNode) -> bool:
-    assert isinstance(node, cst.FunctionDef)
-    for decorator in node.decorators:
-        call = decorator.decorator
-        name = read.dotted(_called(call))
-        if name == "torch.compile":
-            off = read.keyword(call, "disable") if isinstance(call, cst.Call) else None
-            if not isinstance(off, cst.Call) or read.last_name(off.func) != "is_npu":
-                return False
-        elif name not in ("torch.no_grad", "torch.inference_mode"):
-            return False
-    return True
-
-
-def _clamps(node: cst.CSTNode) -> bool:
-    """Tell whether the uniform draw is bounded just below 1, or its first logarithm below 0."""
-    assert isinstance(node, cst.FunctionDef)
-    uniform = {pair[0] for s in read.steps(node) if _is_uniform(s) and (pair := _pair(s))}
-    return any(
-        filtered_paths.root(call) in uniform
-        and (bound := read.number(read.keyword(call, "max"))) is not None
-        and 0 < (0 if _takes_log(call.func) else 1) - bound < _NARROW
-        for name in ("clamp_", "clamp")
-        for call in read.calls(node, name)
-    )
-
-
-_NARROW = 1e-6
-"""A bound further away than this from the largest value would change what is drawn."""
-
-
-def _takes_log(node: cst.CSTNode) -> bool:
-    return bool(read.calls(node, "log_") or read.calls(node, "log"))
-
-
-def _pair(step: Step) -> tuple[str, cst.BaseExpression] | None:
-    return read.assigned(step.node)
-
-
-def _called(node: cst.BaseExpression) -> cst.BaseExpression:
-    return node.func if isinstance(node, cst.Call) else node
+def _draws_from_logs(node: cst.FunctionDef) -> bool:
+    """Report whether a function draws by seed from the log of probabilities, as upstream's does."""
+    drawn = bool(read.calls(node, *DRAW.names)) and sampling.takes_log(node)
+    return has_parameters(node, POSITIONS) and drawn
 
 
 def _disabled(decorator: cst.BaseExpression) -> cst.Call:
@@ -414,133 +328,26 @@ def _disabled(decorator: cst.BaseExpression) -> cst.Call:
     return call.with_changes(args=[*call.args, *extra.args])
 
 
-def _is_uniform(step: Step) -> bool:
-    pair = read.assigned(step.node)
-    return (
-        pair is not None
-        and pair[0] != ""
-        and isinstance(pair[1], cst.BinaryOperation)
-        and isinstance(pair[1].operator, cst.Divide)
-        and "uint32" in read.code(pair[1].right)
-    )
-
-
-def _append_parameters(node: cst.FunctionDef, *sources: str) -> cst.FunctionDef:
-    wanted = [source.split(":")[0] for source in sources]
-    new = [source for source in sources if not _has_parameters(node, source.split(":")[0])]
-    old = node.params.params
-    there = len(sources) - len(new)
-    names = [p.name.value for p in old]
-    if len(set(names)) < len(names):
-        raise AnchorError(
-            sought=f"the parameters of {node.name.value}",
-            expected="each name once",
-            found=read.code(node.params)[:80],
-            action="take the parameter that a merge left out again",
-        )
-    if there and names[-there:] != wanted[:there]:
-        raise AnchorError(
-            sought=f"the parameters of {node.name.value}",
-            expected=f"{', '.join(wanted[:there])} as the last of them",
-            found=read.code(node.params)[:80],
-            action=f"put {', '.join(wanted)} last, at the calls too",
-        )
-    if not new:
-        return node
-    # The one caller passes nothing by keyword, so parameters of that kind stay at their defaults.
-    required = any(param.default is None for param in node.params.kwonly_params)
-    others = required or node.params.star_kwarg or node.params.posonly_params
-    starred = isinstance(node.params.star_arg, cst.Param)
-    if not old or old[-1].default is not None or others or starred:
-        raise AnchorError(
-            sought=f"the parameters of {node.name.value}",
-            expected="positional ones without defaults",
-            found=read.code(node.params)[:80] or "none",
-            action="make all parameters positional, without defaults",
-        )
-    return layout.append_parameter(node, *new, indent=_indent(node))
-
-
-def _append_arguments(node: cst.FunctionDef, called: Symbol, *values: str) -> cst.FunctionDef:
-    passed = [_passes(called, node, value.rpartition(".")[2]) for value in values]
-    given = [value for value, there in zip(values, passed, strict=True) if there]
-    calls = read.calls(node, *called.names)
-    if len(given) == len(values) and calls and all(_ends_with(c, given) for c in calls):
-        return node
-    missing = values[len(given) :]
-    for step in read.steps(node):
-        if not isinstance(step.node, cst.SimpleStatementLine):
-            continue
-        for call in read.calls(step.node, *called.names):
-            unnamed = call.args and not any(arg.star or arg.keyword for arg in call.args)
-            if not unnamed or not missing or not _ends_with(call, values[: len(given)]):
-                raise AnchorError(
-                    sought=f"the call of {called}",
-                    expected="positional arguments only, "
-                    f"none of {', '.join(values)} but at the end",
-                    found=read.code(call)[:80],
-                    action=f"append {', '.join(values)} by hand",
-                )
-            indent = _indent(node) + 4 * len(step.above)
-            width = indent + len(read.code(step.node.with_changes(leading_lines=[])))
-            return edit.swap(
-                node, call, layout.append_argument(call, *missing, indent=indent, width=width)
-            )
-    raise AnchorError(
-        sought=f"the call of {called}",
-        expected=f"a statement of {node.name.value} itself, on lines of its own",
-        found="a call in another place",
-        action=f"append {', '.join(values)} by hand",
-    )
-
-
-def _ends_with(call: cst.Call, values: Sequence[str]) -> bool:
-    """Tell whether a call's last arguments are those, in that order or by keyword.
-
-    Keyword arguments of other names, such as a batch's flag, do not count.
-    """
-    names = [value.rpartition(".")[2] for value in values]
-    args = [a for a in call.args if a.keyword is None or a.keyword.value in names]
-    first = len(args) - len(values)
-    last = args[max(first, 0) :]
-    again = any(read.code(arg.value) in values for arg in args[: max(first, 0)])
-    return (
-        not again
-        and len(last) == len(values)
-        and all(
-            read.code(arg.value) == value if arg.keyword is None else arg.keyword.value == name
-            for arg, value, name in zip(last, values, names, strict=True)
-        )
-    )
-
-
-def _indent(node: cst.FunctionDef) -> int:
-    """Tell a method, which stands one level deeper than a function, by its first parameter."""
-    found = read.parameters(node)
-    return 4 if found and found[0].name.value in ("self", "cls") else 0
-
-
 def _argument(call: cst.Call, index: int) -> str:
     if len(call.args) <= index or call.args[index].keyword is not None:
         raise AnchorError(
             sought=f"the arguments of {SAMPLE_ASCEND}",
             expected=", ".join(INTERFACE),
-            found=read.code(call)[:80],
+            found=excerpt(read.code(call)),
             action="pass them by position, in that order",
         )
     return read.code(call.args[index].value)
+
+
+_MAXIMUM = ("$_.max($_, ...)", "$_.max(dim=$_)", "$_.max(dim=$_, keepdim=$_)")
 
 
 def _repair_min_p(node: cst.FunctionDef, min_ps: str) -> cst.FunctionDef:
     """Take the values of ``max(dim=...)``, which gives a pair that cannot be multiplied."""
     for product in read.find_all(node, cst.BinaryOperation):
         for pair, other in ((product.left, product.right), (product.right, product.left)):
-            if (
-                any(name.value == min_ps for name in read.find_all(other, cst.Name))
-                and isinstance(pair, cst.Call)
-                and read.last_name(pair.func) == "max"
-                and pair.args
-            ):
+            scaled = any(name.value == min_ps for name in read.find_all(other, cst.Name))
+            if scaled and match_any(_MAXIMUM, pair) is not None:
                 values = cst.Attribute(value=pair, attr=cst.Name("values"))
                 return _repair_min_p(edit.swap(node, pair, values), min_ps)
     return node
@@ -555,7 +362,7 @@ def gaps(view: View) -> tuple[str, ...]:
         found.append(known.MIN_P_TYPE_ERROR.name)
     if read.calls(function, "gather") and read.calls(function, *DRAW.names):
         found.append(known.NEIGHBOUR_DEPENDENT_DRAW.name)
-    if not _clamps(draw.node):
+    if not sampling.is_clamped(draw.function):
         found.append(known.GUMBEL_UPPER_BOUND.name)
     if not any(read.dotted(call.func) == "top_ps.to" for call in read.calls(function, "to")):
         found.append(known.TOP_P_DTYPE.name)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream import draws
 from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import (
     ASCEND,
@@ -15,12 +16,14 @@ from sgl_npu_patch.codemods.upstream.symbols import (
     SAMPLE_ASCEND_PROBS,
 )
 from sgl_npu_patch.engine.cst import read
+from sgl_npu_patch.engine.cst.pattern import Found, find, match
+from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.view import Spot, View
 
 
 def ascend_path(view: View) -> Literal["none", "probabilities", "logits"]:
-    """Tell which Ascend path the sampler has: none (to 0.5.5.post2), from probabilities inside
+    """Return which Ascend path the sampler has: none (to 0.5.5.post2), from probabilities inside
     ``forward`` (0.5.5.post3 .. 0.5.8.post1) or from logits (0.5.9 ..)."""
     if FORWARD_ASCEND.is_in(view) or SAMPLE_ASCEND.is_in(view):
         return "logits"
@@ -52,7 +55,7 @@ def backends_sampled(view: View) -> Site:
 
 
 def takes_probabilities(spot: Spot) -> bool:
-    """Tell whether ``multinomial_with_seed`` takes the log itself, from its own body.
+    """Report whether ``multinomial_with_seed`` takes the log itself, from its own body.
 
     Raises:
         AnchorError: the body neither takes the log of its first parameter nor adds it as it is.
@@ -92,7 +95,59 @@ def _uses(node: cst.CSTNode, name: str) -> bool:
 
 
 def _retyped(node: cst.CSTNode) -> str:
-    """Name what is taken as it is, or in another floating type."""
+    """Return the name of what is taken as it is, or in another floating type."""
     while isinstance(node, cst.Call) and read.last_name(node.func) in ("to", "double", "float"):
         node = node.func.value if isinstance(node.func, cst.Attribute) else node.func
     return read.dotted(node)
+
+
+HARMLESS = ("torch.no_grad", "torch.inference_mode")
+"""Decorators that compile nothing."""
+
+
+def decorator_name(decorator: cst.Decorator) -> str:
+    """Return the dotted name of a decorator, called or not."""
+    node = decorator.decorator
+    return read.dotted(node.func if isinstance(node, cst.Call) else node)
+
+
+def not_compiled(node: cst.FunctionDef) -> bool:
+    """Report whether no decorator of a function compiles it on an NPU."""
+    return all(
+        decorator_name(decorator) in HARMLESS
+        or (
+            decorator_name(decorator) == "torch.compile"
+            and isinstance(decorator.decorator, cst.Call)
+            and match("is_npu()", read.keyword(decorator.decorator, "disable")) is not None
+        )
+        for decorator in node.decorators
+    )
+
+
+def uniform_draws(node: cst.FunctionDef) -> list[tuple[Step, Found]]:
+    """List the divisions that turn hashes into numbers below 1."""
+    return [
+        (step, found)
+        for step, found in find(["$uniform = $_ / $largest"], node)
+        if "uint32" in read.code(found["largest"]) and read.dotted(found["uniform"])
+    ]
+
+
+def is_clamped(node: cst.FunctionDef) -> bool:
+    """Report whether the uniform draw is bounded just below 1, or its first logarithm below 0."""
+    uniform = {read.dotted(found["uniform"]) for _, found in uniform_draws(node)}
+    return any(
+        draws.root(call) in uniform
+        and (bound := read.number(read.keyword(call, "max"))) is not None
+        and 0 < (0 if takes_log(call.func) else 1) - bound < _NARROW
+        for call in read.calls(node, "clamp_", "clamp")
+    )
+
+
+_NARROW = 1e-6
+"""A bound further away than this from the largest value would change what is drawn."""
+
+
+def takes_log(node: cst.CSTNode) -> bool:
+    """Report whether a logarithm is taken anywhere in a node."""
+    return bool(read.calls(node, "log_", "log"))

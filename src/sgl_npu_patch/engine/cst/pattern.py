@@ -44,6 +44,12 @@ def match_any(patterns: Sequence[str], node: cst.CSTNode | None) -> Found | None
     return next((found for p in patterns if (found := match(p, node)) is not None), None)
 
 
+def find(patterns: Sequence[str], root: cst.CSTNode) -> list[tuple[read.Step, Found]]:
+    """List the statements inside a node that fit one of some patterns."""
+    pairs = ((step, match_any(patterns, step.node)) for step in read.steps(root))
+    return [(step, found) for step, found in pairs if found is not None]
+
+
 def length(pattern: str) -> int:
     """Count the statements of a pattern."""
     return len(_parsed(pattern))

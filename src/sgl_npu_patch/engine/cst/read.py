@@ -222,28 +222,16 @@ def code(node: cst.CSTNode) -> str:
     return " ".join(cst.Module([]).code_for_node(node).split())
 
 
-def alike(
-    a: cst.CSTNode, b: cst.CSTNode, same: Callable[[cst.CSTNode, cst.CSTNode], bool] | None = None
-) -> bool:
-    """Tell whether two nodes are the same program text apart from layout and comments.
-
-    Args:
-        same: compares the nodes below instead.
-    """
+def alike(a: object, b: object) -> bool:
+    """Report whether two nodes are the same program text apart from layout and comments."""
     if isinstance(a, cst.SimpleString) and isinstance(b, cst.SimpleString):
         return a.evaluated_value == b.evaluated_value
-    return type(a) is type(b) and all(
-        _alike_values(getattr(a, name), getattr(b, name), same or alike) for name in fields(type(a))
-    )
-
-
-def _alike_values(a: object, b: object, same: Callable[[cst.CSTNode, cst.CSTNode], bool]) -> bool:
-    if isinstance(a, cst.CSTNode) and isinstance(b, cst.CSTNode):
-        return same(a, b)
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(
-            _alike_values(x, y, same) for x, y in zip(a, b, strict=True)
+    if isinstance(a, cst.CSTNode):
+        return type(a) is type(b) and all(
+            alike(getattr(a, name), getattr(b, name)) for name in fields(type(a))
         )
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(alike, a, b))
     return a == b
 
 
