@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sgl_npu_patch import __version__
-from sgl_npu_patch.commands import exits
+from sgl_npu_patch.commands import exits, helped
 from sgl_npu_patch.commands.output import complain, write
 from sgl_npu_patch.engine.errors import Interrupted, Refused, UsageError
 
@@ -45,6 +45,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     names = tuple(names)
     app = typer.Typer(
         name="sgl-npu-patch",
+        cls=helped.Group,
         help="Patch SGLang so that --enable-deterministic-inference works on Ascend NPUs.",
         epilog=(
             "Exit codes: 0 as wanted, 1 it is not, 2 usage, 3 conflict, 4 refused, "
@@ -63,7 +64,7 @@ def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(_options)
     for name in names:
         module = import_module(f"sgl_npu_patch.commands.{name}")
-        app.command(name, cls=getattr(module, "Command", None))(module.run)
+        app.command(name, cls=getattr(module, "Command", helped.Command))(module.run)
     return app
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.gaps import GAPS
 from tests.engine.package import run
 from tests.upstream.program import SEAMS
 
@@ -21,7 +22,24 @@ def test_names_what_a_seam_needs() -> None:
     assert said.endswith("Needs: npu_ops, device_dispatch (where it applies).\n")
 
 
-def test_unknown_seam_is_a_usage_error() -> None:
-    done = run("explain", "nothing")
+def test_explains_a_gap_with_its_seam_and_releases() -> None:
+    gap = GAPS["top_p_dtype"]
+    said = run("explain", gap.name).stdout.decode()
+    assert said.startswith(f"{gap.name}\n{'=' * len(gap.name)}\n\n{gap.meaning}")
+    assert said.endswith(f"A gap of sampler, in SGLang {gap.since} to {gap.until}.\n")
+    still_open = run("explain", "fused_attention_v2_not_replaced").stdout.decode()
+    assert still_open.endswith(" and later.\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("top_p_dtipe", "; the nearest is top_p_dtype\n"),
+        ("npu_op", "; the nearest is npu_ops\n"),
+        ("qqqq", f"; seams are {', '.join(SEAMS)}\n"),
+    ],
+)
+def test_unknown_name_is_a_usage_error(name: str, said: str) -> None:
+    done = run("explain", name)
     assert (done.code, done.stdout) == (2, b"")
-    assert f"no such seam: nothing; seams are {SEAMS[0]}, " in done.stderr
+    assert done.stderr == f"sgl-npu-patch: no such seam or gap: {name}{said}"

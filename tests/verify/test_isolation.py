@@ -131,6 +131,7 @@ def test_an_interrupt_leaves_no_process_and_no_folder(tmp_path: Path, number: in
         "from sgl_npu_patch.verify import isolation\n"
         "def stop(*_): raise SystemExit(1)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "tempfile.tempdir = sys.argv[1]\n"
         f"isolation.run([{HOSTILE!r}] * 3, json.loads(sys.argv[2]), seconds=100)\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
@@ -33,7 +34,9 @@ def run(
         releases = f"{gap.since} to {gap.until}" if gap.until else f"{gap.since} and later"
         write(*_headed(name, gap.text), f"\nA gap of {gap.seam}, in SGLang {releases}.\n")
     else:
-        raise UsageError(f"no such seam or gap: {name}{_nearest(name, [*all_seams(), *GAPS])}")
+        near = get_close_matches(name, [*all_seams(), *GAPS], n=1)
+        hint = f"the nearest is {near[0]}" if near else f"seams are {', '.join(all_seams())}"
+        raise UsageError(f"no such seam or gap: {name}; {hint}")
     return exits.OK
 
 
@@ -46,10 +49,3 @@ def _needs(seam: str) -> Iterable[str]:
     needs = [*declared.needs, *(f"{need} (where it applies)" for need in declared.needs_if_defined)]
     if needs:
         yield f"\nNeeds: {', '.join(needs)}.\n"
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"; the nearest is {near[0]}; `sgl-npu-patch list` names the seams"

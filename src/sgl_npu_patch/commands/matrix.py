@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from sgl_npu_patch.commands import exits, options
+from sgl_npu_patch.commands import exits, helped, options
 from sgl_npu_patch.commands.output import write
 from sgl_npu_patch.engine.errors import Refused, UsageError
 from sgl_npu_patch.reports.formats import SHOWS_DIFFS, Target, formats_of, render
@@ -20,7 +19,7 @@ _ORDER = "order of kinds"
 _TREES = "--trees"
 
 
-class Command(TyperCommand):
+class Command(helped.Command):
     """Give --trees all values up to the next option, so that a shell's pattern can name them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
