@@ -29,7 +29,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hasattr(signal,
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """Follow one file on its way; ``backup`` is where the old one is kept meanwhile."""
+    """Track the writing of one file; ``backup`` is where its old content is kept meanwhile."""
 
     change: FileChange
     target: Path
@@ -95,7 +95,7 @@ def commit(root: Path, changes: ChangeSet, verify: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _naming(change: FileChange) -> Iterator[None]:
-    """Say which file it is that cannot be written."""
+    """Name the file in an error that stops its writing."""
     try:
         yield
     except OSError as error:
@@ -189,7 +189,7 @@ def _check_written(write: _Write) -> None:
 
 
 def _date(temporary: Path, before: os.stat_result | None) -> None:
-    """Give a new file another modification time in whole seconds than the old one's.
+    """Set a modification time that differs from the old one's in whole seconds.
 
     A compiled `.pyc` is taken for current when size and whole second agree.
     """
@@ -241,7 +241,7 @@ def _deferred_signals() -> Iterator[list[int]]:
 
 
 def umask() -> int:
-    """Tell the mask of the process, which can only be read by setting it."""
+    """Return the mask of the process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

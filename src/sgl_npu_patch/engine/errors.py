@@ -1,4 +1,4 @@
-"""Say why a run cannot go on, as types that the command line maps to exit codes."""
+"""Define the errors that end a run; the command line maps each type to an exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True, slots=True, order=True)
 class Site:
-    """Point at one place of a tree.
+    """Name one place in a tree.
 
     ``path`` is relative to the root that the user named, ``line`` counts from 1 in the tree as
     it was read and is 0 where the whole file is meant.
@@ -66,7 +66,7 @@ class Interrupted(Exception):
 
 
 class AnchorError(Exception):
-    """Report that a seam's premise is gone or ambiguous; the engine makes a conflict of it.
+    """Report that what a seam needs is gone or ambiguous; the engine makes a conflict of it.
 
     Args:
         sought: the symbol or statement that was looked for.
@@ -97,7 +97,7 @@ class AnchorError(Exception):
 
 
 class Located:
-    """Give an anchor error raised inside the place where it happened."""
+    """Add a place to an anchor error that is raised inside and names none."""
 
     def __init__(self, site: Site) -> None:
         self.site = site

@@ -10,7 +10,7 @@ import libcst as cst
 
 from sgl_npu_patch.engine.model import ChangeSet, FileChange
 from sgl_npu_patch.engine.text.source import Source, read_source
-from sgl_npu_patch.engine.text.uses import Use, find_uses
+from sgl_npu_patch.engine.text.uses import NameUse, find_uses
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
 if TYPE_CHECKING:
@@ -23,24 +23,24 @@ _CONTENTS = 100
 
 @dataclass(slots=True)
 class Cache:
-    """Keep what was derived from contents, so that each content is looked at once a run."""
+    """Cache what is derived from contents, so that each is read once a run."""
 
     sources: dict[tuple[PurePosixPath, bytes], Source] = field(default_factory=dict)
     modules: dict[str, cst.Module] = field(default_factory=dict)
-    uses: dict[tuple[str, str], list[Use]] = field(default_factory=dict)
+    uses: dict[tuple[str, str], list[NameUse]] = field(default_factory=dict)
     mentions: dict[bytes, tuple[PurePosixPath, ...]] = field(default_factory=dict)
     spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
     defining: dict[tuple[PurePosixPath, str, str], bool] = field(default_factory=dict)
     pieces: Pieces | None = None
 
     def for_another_tree(self) -> Cache:
-        """Give what holds of a content wherever it stands; it is shared, not copied."""
+        """Return a cache that shares what depends on contents alone, not on a tree."""
         pieces = self.pieces or {}
         if len(self.sources) > _CONTENTS:
             return Cache(pieces={})
         return Cache(self.sources, self.modules, self.uses, spans=self.spans, pieces=pieces)
 
-    def uses_of(self, name: str, text: str) -> list[Use]:
+    def uses_of(self, name: str, text: str) -> list[NameUse]:
         """Collect the uses of a name in a file's text."""
         key = (name, text)
         if key not in self.uses:
@@ -56,14 +56,14 @@ class Cache:
 
 @dataclass(slots=True)
 class Overlay:
-    """Answer like the tree below it, but with pending contents first."""
+    """Read a tree with pending contents in the place of its own."""
 
     tree: SourceTree
     cache: Cache = field(default_factory=Cache)
     pending: dict[PurePosixPath, Source | bytes] = field(default_factory=dict)
 
     def fork(self) -> Overlay:
-        """Give a copy whose writes are not seen here."""
+        """Return a copy whose writes are not seen here."""
         return Overlay(self.tree, self.cache, dict(self.pending))
 
     def merge(self, other: Overlay) -> None:
@@ -71,14 +71,14 @@ class Overlay:
         self.pending.update(other.pending)
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's pending or original bytes, None if there is no such file."""
+        """Return a file's pending or original bytes, None if there is no such file."""
         pending = self.pending.get(path)
         if isinstance(pending, Source):
             return pending.encode()
         return pending if pending is not None else self.tree.read(path)
 
     def source(self, path: PurePosixPath) -> Source | None:
-        """Give a file decoded and outlined, None if there is no such file."""
+        """Return a file decoded and outlined, None if there is no such file."""
         pending = self.pending.get(path)
         if isinstance(pending, Source):
             return pending

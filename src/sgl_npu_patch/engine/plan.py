@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def conflicts(self) -> tuple[Outcome, ...]:
-        """List the outcomes that stand in the way."""
+        """List the outcomes that are conflicts."""
         return tuple(outcome for outcome in self.outcomes if outcome.status == "conflict")
 
     def as_applied(self) -> Plan:
@@ -47,7 +47,7 @@ class Plan:
 
     @property
     def incomplete(self) -> bool:
-        """Tell whether anything was withheld or left open."""
+        """Report whether anything is withheld or left open."""
         return any(o.status == "withheld" or o.gaps for o in self.outcomes)
 
 
@@ -73,7 +73,7 @@ def check_known(series: Mapping[str, Seam], names: Iterable[str]) -> None:
 
 
 def check_selection(series: Mapping[str, Seam], selected: Iterable[str]) -> tuple[str, ...]:
-    """Put the chosen seams in series order.
+    """Return the chosen seams in series order.
 
     Raises:
         UsageError: a name is unknown, or a chosen seam needs one that is not.
@@ -200,7 +200,7 @@ def _refreshed(node: cst.CSTNode, project: Project) -> cst.CSTNode:
 
 
 def has_our_header(view: View) -> bool:
-    """Tell whether this tool has already vendored a module into the tree."""
+    """Report whether this tool has vendored a module into the tree before."""
     tree = view.overlay.tree
     return any(
         vendor.recognise(
@@ -211,7 +211,7 @@ def has_our_header(view: View) -> bool:
 
 
 def _place(module: str, view: View, present: list[Site]) -> bool:
-    """Add or refresh a vendored module; tell whether an older one was replaced."""
+    """Add or refresh a vendored module; report whether an older one was replaced."""
     project = view.overlay.tree.project
     path = view.vendor_folder / f"{module}.py"
     data = view.overlay.read(path)

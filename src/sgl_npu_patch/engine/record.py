@@ -70,7 +70,7 @@ def _missing(folder: PurePosixPath) -> str:
 
 
 def _outside(tree: DirectoryTree, changes: ChangeSet) -> tuple[str, ...]:
-    """Say that a RECORD stands beside the folder that the user gave, where nothing is written."""
+    """Warn of a RECORD beside the folder that the user named, where nothing is written."""
     folder = tree.root.resolve()
     first = next(f"{folder.name}/{change.path}" for change in changes.changes if change.before)
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
@@ -86,7 +86,7 @@ def paths_of(data: bytes) -> set[str]:
 
 
 def update(data: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
-    """Give a RECORD with new hashes and sizes, and a line more for each file that is new.
+    """Return a RECORD with new hashes and sizes, and one more line for each new file.
 
     All other lines keep their bytes and their place.
     """
@@ -105,7 +105,7 @@ def update(data: bytes, contents: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def line_of(path: str, content: bytes | None = None, ending: str = "\n") -> str:
-    """Give one line of a RECORD; RECORD itself is listed without a content."""
+    """Return one line of a RECORD; RECORD itself is listed without a content."""
     rest = ("", "") if content is None else (digest_of(content), len(content))
     text = io.StringIO()
     csv.writer(text, lineterminator=ending).writerow((path, *rest))
@@ -113,7 +113,7 @@ def line_of(path: str, content: bytes | None = None, ending: str = "\n") -> str:
 
 
 def digest_of(content: bytes, algorithm: str = "sha256") -> str:
-    """Give a content's hash as RECORD has it."""
+    """Return a content's hash in the form that RECORD has."""
     digest = base64.urlsafe_b64encode(hashlib.new(algorithm, content).digest())
     return f"{algorithm}={digest.rstrip(b'=').decode()}"
 

@@ -1,7 +1,7 @@
-"""Bring what an older version of this tool inserted into today's form.
+"""Bring what an older version of this tool inserted into the current form.
 
 The template of the older form is the pattern: its placeholders match whatever expression stands
-there, the same one everywhere, and all else must be alike.
+there, the same one everywhere, and all else must be the same.
 """
 
 from __future__ import annotations

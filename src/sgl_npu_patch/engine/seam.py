@@ -13,7 +13,7 @@ from sgl_npu_patch.engine.view import Spot, View
 
 @dataclass(frozen=True, slots=True)
 class NotNeeded:
-    """Say that the code path which a seam patches does not exist, and what is in its place."""
+    """State that the code path that a seam patches does not exist, and what is in its place."""
 
     reason: str
     sites: tuple[Site, ...]
@@ -21,7 +21,7 @@ class NotNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """Say that the change is left out because it would be unsafe on this tree."""
+    """State that the change is left out because it would be unsafe on this tree."""
 
     reason: str
     sites: tuple[Site, ...]
@@ -31,8 +31,8 @@ class Withheld:
 class Target:
     """Pair one definition with the pure function that edits it.
 
-    ``edit`` gives back the very node where the change is in it already, so that editing twice is
-    editing once; it raises `AnchorError` where it cannot find its one anchor.
+    ``edit`` returns the very node where it has the change, so that editing twice is editing once;
+    it raises `AnchorError` where it cannot find its one anchor.
     """
 
     spot: Spot

@@ -1,4 +1,4 @@
-"""Remember what was found out about trees, between runs and by content.
+"""Store what was found out about trees, between runs and by content.
 
 An answer is kept under what it was made from: the questions that were asked of the tree and the
 answers that it gave, by blob id. A tree that gives the same answers gets the same result, whatever
@@ -35,7 +35,7 @@ _UNFINISHED = 3600
 
 
 class NotLasting(Exception):
-    """Hand out an answer that is not to be remembered."""
+    """Return an answer that must not be stored."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -74,12 +74,12 @@ class Traced:
         return tuple(sorted({*among}.intersection(self.needles[needle])))
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's bytes; see `SourceTree.read`."""
+        """Return a file's bytes; see `SourceTree.read`."""
         self.blob(path)
         return self.tree.read(path)
 
     def blob(self, path: PurePosixPath) -> str | None:
-        """Give what stands for a file's content."""
+        """Return a digest or id of a file's content, None if there is no such file."""
         if path not in self.blobs:
             self.blobs[path] = _blob(self.tree, path)
         return self.blobs[path]
@@ -97,7 +97,7 @@ class Store:
     limit: int = _LIMIT
 
     def get(self, key: str) -> bytes | None:
-        """Give what is kept under a key, None if there is nothing."""
+        """Return what is kept under a key, None if there is nothing."""
         path = self._path(key)
         with suppress(OSError):
             digest, _, data = path.read_bytes().partition(b"\n")
@@ -106,7 +106,7 @@ class Store:
         return None
 
     def keep(self, key: str) -> None:
-        """Note that an answer is of use still: what was not used for longest goes first."""
+        """Mark an answer as used: `trim` removes what was not used for longest."""
         with suppress(OSError):
             os.utime(self._path(key))
 
@@ -124,7 +124,7 @@ class Store:
                 Path(scratch).unlink(missing_ok=True)
 
     def below(self, key: str) -> Iterator[str]:
-        """Give the keys that begin with a key and a slash, the latest used first."""
+        """Yield the keys that begin with a key and a slash, the latest used first."""
         found: list[tuple[float, str]] = []
         with suppress(OSError), os.scandir(self._path(key)) as entries:
             found = [(-entry.stat().st_mtime, entry.name) for entry in entries]
@@ -155,7 +155,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Hold what was asked of a tree: names to search for, and files to compare."""
+    """List what was asked of a tree: names to search for, and files to compare."""
 
     needles: tuple[str, ...]
     blobs: tuple[PurePosixPath, ...]
@@ -168,12 +168,12 @@ class Questions:
 
     @classmethod
     def read(cls, data: bytes | None) -> Questions:
-        """Take them as they are kept; none if nothing is."""
+        """Decode what the store keeps; no questions if it keeps nothing."""
         asked = json.loads(data) if data is not None else {"needles": [], "blobs": []}
         return cls(tuple(asked["needles"]), tuple(map(PurePosixPath, asked["blobs"])))
 
     def encode(self) -> bytes:
-        """Give them as they are kept."""
+        """Encode them for the store."""
         return json.dumps({"needles": self.needles, "blobs": [*map(str, self.blobs)]}).encode()
 
 
@@ -202,10 +202,10 @@ class Memory:
     _last: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, tree: SourceTree, compute: Callable[[SourceTree], bytes]) -> Answer:
-        """Give what ``compute`` gives for the tree, from the store if it can be known from there.
+        """Return what ``compute`` returns for the tree, from the store if that has it.
 
         Raises:
-            Refused: ``compute`` does, which is not remembered.
+            Refused: ``compute`` does, which is not stored.
         """
         known = self.known(tree)
         if known is None:
@@ -218,7 +218,7 @@ class Memory:
     def _find_out(
         self, base: str, tree: SourceTree, compute: Callable[[SourceTree], bytes]
     ) -> tuple[str, Answer]:
-        """Give an answer and under which keys it and its questions are kept."""
+        """Return an answer, and the keys of it and of its questions."""
         if self.whole:
             assert isinstance(tree, GitTree)
             answers, known = _digest(f"{_whole(base, tree)} answers".encode()), compute(tree)
@@ -232,7 +232,7 @@ class Memory:
         return self._keep(base, traced, known)
 
     def known(self, tree: SourceTree) -> Answer | None:
-        """Give the answer if the very same package was asked about, which nothing is read for."""
+        """Return the answer if the very same package was asked about; no file of it is read."""
         if not isinstance(tree, GitTree):
             return None
         whole = _whole(self._base(tree), tree)
@@ -292,7 +292,7 @@ class Memory:
 
 
 def user_folder() -> Path:
-    """Give the folder for what this tool keeps between runs."""
+    """Return the folder for what this tool keeps between runs."""
     chosen = os.environ.get("SGL_NPU_PATCH_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base, "sgl-npu-patch")
@@ -300,7 +300,7 @@ def user_folder() -> Path:
 
 @cache
 def fingerprint(made_of: tuple[str, ...]) -> str:
-    """Give a digest of all that an answer depends on beside the tree: parts of this tool."""
+    """Return a digest of the parts of this tool that an answer depends on."""
     digest = hashlib.sha256()
     parts = [f"{sys.version_info[:2]} {_installed('libcst')}".encode()]
     for name in made_of:

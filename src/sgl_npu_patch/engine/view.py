@@ -1,4 +1,4 @@
-"""Find the places of a package that a seam reads and edits, by symbol."""
+"""Find the definitions that a seam reads and edits, cut them out and splice them back."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Spot:
 
     @property
     def site(self) -> Site:
-        """Give the definition's place in the tree as read."""
+        """Return the definition's place in the tree as read."""
         return Site(self.path, self.block.line, self.block.qualname)
 
     @property
     def function(self) -> cst.FunctionDef:
-        """Give the node of a function.
+        """Return the node of a function.
 
         Raises:
             AnchorError: the spot is no function.
@@ -174,7 +174,7 @@ class View:
         return is_defined(self.overlay, name, kind)
 
     def source(self, path: PurePosixPath) -> Source:
-        """Give the file that a spot was found in."""
+        """Return the file that a spot was found in."""
         source = self.overlay.source(path)
         assert source is not None
         return source

@@ -14,14 +14,14 @@ from sgl_npu_patch.engine.text.block import BOM, NEWLINE
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class NameUse:
     """Place one use of a name in a text: on which line, and whether it is called or defined."""
 
     line: int
     kind: Literal["call", "definition", "other"]
 
 
-def find_uses(name: str, text: str) -> Iterator[Use]:
+def find_uses(name: str, text: str) -> Iterator[NameUse]:
     """Yield the uses of a function's name: calls, definitions, and what is neither.
 
     A string that equals the name counts as a use (``getattr``), and so does an import under
@@ -45,7 +45,7 @@ def find_uses(name: str, text: str) -> Iterator[Use]:
         ) from error
 
 
-def _uses(name: str, node: ast.AST, lines: set[int], *, called: bool) -> Iterator[Use]:
+def _uses(name: str, node: ast.AST, lines: set[int], *, called: bool) -> Iterator[NameUse]:
     first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
     if first is not None and last is not None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -53,13 +53,13 @@ def _uses(name: str, node: ast.AST, lines: set[int], *, called: bool) -> Iterato
         if lines.isdisjoint(range(first, last + 1)):
             return
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-        yield Use(node.lineno, "definition")
+        yield NameUse(node.lineno, "definition")
     elif (isinstance(node, ast.Name) and node.id == name) or (
         isinstance(node, ast.Attribute) and node.attr == name
     ):
-        yield Use(node.lineno, "call" if called else "other")
+        yield NameUse(node.lineno, "call" if called else "other")
     elif (isinstance(node, ast.Constant) and node.value == name) or _renames(node, name):
-        yield Use(node.lineno, "other")
+        yield NameUse(node.lineno, "other")
     for child in ast.iter_child_nodes(node):
         is_called = isinstance(node, ast.Call) and child is node.func
         yield from _uses(name, child, lines, called=is_called)
