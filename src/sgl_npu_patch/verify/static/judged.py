@@ -20,7 +20,6 @@ from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
-from sgl_npu_patch.engine.seam import Target
 from sgl_npu_patch.engine.text.block import Block
 from sgl_npu_patch.engine.text.source import Source
 from sgl_npu_patch.engine.trees.directory import SourceTree
@@ -173,18 +172,12 @@ class Judged:
         if self.outcomes[seam].status != "pending":
             return frozenset()
         lines: set[str] = set()
-        for target in self._targets(seam):
+        for target in SERIES[seam].targets(self.view()):
             node = target.spot.node
             texts = (cst.Module([]).code_for_node(each) for each in (node, target.edit(node)))
             before, after = ({line.strip() for line in text.splitlines()} for text in texts)
             lines |= before ^ after
         return frozenset(word for line in lines for word in _WORD.findall(line))
-
-    def _targets(self, seam: str) -> tuple[Target, ...]:
-        """List what a seam edits: its own form's definitions, or what repairs upstream's."""
-        view, declared = self.view(), SERIES[seam]
-        native = declared.is_upstream(view) is not None
-        return (*(() if native else declared.targets(view)), *declared.repairs(view))
 
     def near(self, path: PurePosixPath, *names: str) -> Iterator[Found]:
         """Yield the nodes of a file on the lines where any of some names occurs."""
@@ -225,7 +218,7 @@ class Judged:
             yield from map(self._place, outcome.sites)
             return
         try:
-            for target in self._targets(seam):
+            for target in SERIES[seam].targets(self.view()):
                 yield Place(target.spot.path, target.spot.block)
         except AnchorError as error:
             raise NotApplicable(f"its places are not found: {error}") from error
