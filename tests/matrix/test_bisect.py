@@ -11,6 +11,8 @@ from sgl_npu_patch.matrix.bisect import Bisection, bisect
 from sgl_npu_patch.matrix.content import Options
 from sgl_npu_patch.matrix.evaluate import Evaluator
 from sgl_npu_patch.matrix.repositories import Repositories
+from sgl_npu_patch.reports import bisect_text, codec
+from sgl_npu_patch.reports.formats import Target
 from tests.engine.package import COMMON, SOURCES, run
 from tests.matrix.histories import BROKEN, OTHER, Files, commit_of, graph, history
 
@@ -175,6 +177,8 @@ def test_commit_on_the_side_that_was_merged(
     (change,) = search(evaluator, repository, "base", "main").changes
     assert change["commit"] == commit_of(repository, f"b{place}")
     assert "-def get_dispatch_device_backend():" in change["diff"]
+    text = bisect_text.render(codec.bisect_document([change], [], commits=10, judged=5), Target())
+    assert f"  subject  b{place}\n  merge    {commit_of(repository, 'm^0')}\n" in text
 
 
 def test_merge_that_makes_the_change_itself(tmp_path: Path, evaluator: Evaluator) -> None:

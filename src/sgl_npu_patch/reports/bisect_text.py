@@ -25,7 +25,9 @@ def render(document: Document, target: Target) -> str:
         for change in document["changes"]:
             seam = change["seam"] or "the tree"
             console.print(Text(f"{seam}: {change['before']} -> {change['after']}", style="bold"))
-            for label in ("commit", "date", "subject"):
+            for label in ("commit", "date", "subject", "merge"):
+                if label not in change:
+                    continue
                 console.print(Text(f"  {label:<9}{visible(change[label])}"), soft_wrap=True)
             console.print()
             for line in change["diff"].splitlines():
