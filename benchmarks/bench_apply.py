@@ -1,6 +1,6 @@
 """Compare the program's run times with those of the least that could do its work.
 
-Whole processes, run in turn so that a change of the machine's speed meets both alike; medians.
+Whole processes, run in turn so that a change in the speed of the machine meets both; medians.
 Exits 1 if a ratio is over its limit.
 """
 
@@ -31,7 +31,7 @@ with open(sys.argv[1], "rb") as file:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two commands; both give their arguments outside of the measurement."""
+    """Two commands, whose preparation is not measured."""
 
     title: str
     prepare: Callable[[], list[str]]
@@ -75,7 +75,7 @@ def main() -> int:
                 f"apply {RELEASE} / libcst parse",
                 lambda: ["-m", "sgl_npu_patch", "apply", str(next(copies))],
                 lambda: ["-c", PARSE, str(arguments)],
-                1.2,
+                1.1,
             ),
             Comparison(
                 "--help / import typer",

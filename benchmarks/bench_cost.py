@@ -52,7 +52,7 @@ def tensor(*shape: int) -> torch.Tensor:
 
 
 def calls() -> dict[str, Callable[[], object]]:
-    """Give one call of each kind that SGLang's layers make."""
+    """Return one call of each kind that SGLang's layers make."""
     import torch_npu as library
 
     x, wide = tensor(TOKENS, HIDDEN), tensor(WIDE, HIDDEN)

@@ -1,6 +1,6 @@
 """Compare runs over many trees with one `apply`: times as ratios, and the memory that they take.
 
-Whole processes, run in turn so that a change of the machine's speed meets both alike; medians.
+Whole processes, run in turn so that a change in the speed of the machine meets both; medians.
 Exits 1 if a ratio or the memory is over its limit.
 """
 
@@ -51,7 +51,7 @@ def seconds(command: list[str], allowed: tuple[int, ...] = (0,)) -> float:
 
 
 def peak_memory(command: list[str]) -> float:
-    """Give the most megabytes that a process and its descendants held at once. Linux only.
+    """Return the most megabytes that a process and its descendants held at once. Linux only.
 
     Files that are mapped, such as git's packs, do not count: the system drops them as it likes.
     """

@@ -52,9 +52,11 @@ NEAREST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What was laid out; `left_out` counts the compiled files of the wheel that were not.
+    """What was laid out.
 
-    `copies` are folders of the wheel with the package once more, which are left out too.
+    Attributes:
+        left_out: how many compiled files of the wheel were not.
+        copies: folders of the wheel with the package once more, which were not either.
     """
 
     directory: Path
@@ -66,16 +68,22 @@ class FetchResult:
     copies: tuple[PurePosixPath, ...] = ()
 
     def __str__(self) -> str:
+        files = "1 file" if self.files == 1 else f"{self.files} files"
         left_out = f", {self.left_out} compiled left out" if self.left_out else ""
-        return f"{self.name} {self.version} in {self.directory}: {self.files} files{left_out}"
+        return f"{self.name} {self.version} in {self.directory}: {files}{left_out}"
 
 
 def fetch(release: str, directory: Path) -> FetchResult:
     """Lay out the sources of `release` in `directory`, all or nothing.
 
-    `release` is a version, or `NAME==VERSION` for a fork published under another name. The
-    directory gets the package folder and the wheel's metadata, as in site-packages; it must be
-    missing or empty. Raises `Refused`.
+    The directory gets the package folder and the wheel's metadata, as in site-packages.
+
+    Args:
+        release: a version, or `NAME==VERSION` for a fork published under another name.
+        directory: is missing, or empty.
+
+    Raises:
+        Refused: there is no such release, or it cannot be laid out there.
     """
     name, version = parse_release(release)
     try:
@@ -97,7 +105,11 @@ def fetch(release: str, directory: Path) -> FetchResult:
 
 
 def parse_release(release: str) -> tuple[str, Version]:
-    """Split `VERSION` or `NAME==VERSION`; anything else, options for pip included, is refused."""
+    """Return the name and the version of `VERSION` or `NAME==VERSION`.
+
+    Raises:
+        Refused: it is anything else, such as an option of pip.
+    """
     try:
         return DISTRIBUTION, Version(release)
     except InvalidVersion:
@@ -126,9 +138,12 @@ def _free_directory(directory: Path) -> Path:
 
 
 def cached_release(name: str, version: Version, releases: Path) -> Path:
-    """Give the folder of a release below `releases`, fetched if it is not there. Raises `Refused`.
+    """Return the folder of a release below `releases`, fetched if it is not there.
 
     Any number of processes may ask for the same one at once: the first that is done lays it out.
+
+    Raises:
+        Refused: it cannot be fetched, or something else stands there.
     """
     plain = name == DISTRIBUTION
     target = releases / f"{name}-{version}"
@@ -148,7 +163,11 @@ def cached_release(name: str, version: Version, releases: Path) -> Path:
 
 
 def list_versions(name: str) -> list[Version]:
-    """Ask pip which versions of a distribution have a wheel, oldest first. Raises `Refused`."""
+    """List the versions of a distribution that pip finds wheels of, oldest first.
+
+    Raises:
+        Refused: it finds none.
+    """
     command = [sys.executable, "-m", "pip", "index", "versions", "--pre", "--no-input"]
     command += ["--disable-pip-version-check", *_WHEELS]
     command += [*(f"--platform={platform}" for platform in PLATFORMS), "--", name]
@@ -168,7 +187,11 @@ def list_versions(name: str) -> list[Version]:
 def download(
     name: str, version: Version, into: Path, platforms: tuple[str, ...] = PLATFORMS
 ) -> Path:
-    """Let pip put a release's wheel for one of the platforms into a folder. Raises `Refused`."""
+    """Download a release's wheel for one of the platforms into a folder, by pip.
+
+    Raises:
+        Refused: pip fails, or finds none.
+    """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input"]
     command += ["--disable-pip-version-check", "--no-deps", *_WHEELS]
     command += [f"--platform={platform}" for platform in platforms]
@@ -217,7 +240,8 @@ def _versions(texts: Iterable[str]) -> list[Version]:
 def _unpack(wheel: Path, into: Path) -> tuple[int, int, tuple[PurePosixPath, ...]]:
     """Write the sources of the wheel.
 
-    Returns how many files were written, how many left out, and the other copies of the package.
+    Returns:
+        How many files were written, how many left out, and the other copies of the package.
     """
     files = left_out = 0
     try:

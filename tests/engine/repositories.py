@@ -56,12 +56,12 @@ def fake_program(folder: Path) -> Path:
     return program
 
 
-def judged(folder: Path, revision: str = "HEAD") -> list[str]:
+def statuses(folder: Path, revision: str = "HEAD") -> list[str]:
     with open_repository(folder, PROJECT) as opened:
         return [outcome.status for outcome in make_plan(opened.open(revision), SERIES).outcomes]
 
 
 def refused(folder: Path, revision: str = "HEAD") -> str:
     with pytest.raises(Refused) as caught:
-        judged(folder, revision)
+        statuses(folder, revision)
     return str(caught.value)

@@ -30,7 +30,7 @@ ASKED: list[str] = []
 
 
 def judge(tree: SourceTree) -> bytes:
-    """Give what a plan says, and note that it was asked."""
+    """Return what a plan says, and record that it was asked."""
     ASKED.append(tree.label)
     plan = make_plan(tree, SERIES)
     return repr([plan.outcomes, plan.changes.changed, plan.changes.added]).encode()

@@ -14,7 +14,7 @@ SUFFIX = "npu.deterministic"
 
 
 def files_of(version: str = VERSION, name: str = "sglang") -> dict[str, bytes]:
-    """Give the members of a wheel by name, RECORD left out."""
+    """Return the members of a wheel by name, RECORD left out."""
     info = f"{name}-{version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nVersion: of the text\n"
     return {
@@ -26,7 +26,7 @@ def files_of(version: str = VERSION, name: str = "sglang") -> dict[str, bytes]:
 
 
 def record_of(files: Mapping[str, bytes], info: str) -> bytes:
-    """Give the RECORD of a wheel's files."""
+    """Return the RECORD of a wheel's files."""
     rows = [line_of(path, data) for path, data in files.items()]
     return "".join([*rows, line_of(f"{info}/RECORD")]).encode()
 
@@ -54,6 +54,6 @@ def build_wheel(
 
 
 def contents_of(wheel: Path) -> dict[str, bytes]:
-    """Give a wheel's members by name, in their order."""
+    """Return a wheel's members by name, in their order."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}

@@ -19,7 +19,7 @@ ASKED: list[str] = []
 
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each release be the small package."""
+    """Replace each release by the small package."""
 
     def lay_out(release: str, folder: Path) -> None:
         ASKED.append(release)

@@ -102,7 +102,7 @@ def wheel_target(tree: WheelTree, plan: Plan, out: Path) -> Path | None:
     Raises:
         Refused: there is something at that place, or the name is another one.
     """
-    from sgl_npu_patch.engine.trees.wheel import target_of
+    from sgl_npu_patch.engine.trees.wheel_writer import target_of
 
     return target_of(tree, out) if plan.changes.changes else None
 
@@ -114,7 +114,7 @@ def apply_to_wheel(tree: WheelTree, plan: Plan, target: Path) -> Plan:
         Conflicting: a seam is in conflict.
         Refused: a member differs from RECORD, or the target cannot be written.
     """
-    from sgl_npu_patch.engine.trees.wheel import write_wheel
+    from sgl_npu_patch.engine.trees.wheel_writer import write_wheel
 
     _check_no_conflict(plan)
     prove(plan)

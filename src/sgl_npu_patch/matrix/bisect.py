@@ -189,7 +189,7 @@ class _Search:
 
 
 def _beside(line: Line, since: str, good: str, seam: str | None) -> Iterator[str]:
-    """Say it where good is not on the line of history: the commit where that begins counts."""
+    """Yield remarks where good is not on the line: the commit where that begins counts."""
     start = line.commits[0]
     if start == since:
         return
@@ -204,7 +204,7 @@ def _beside(line: Line, since: str, good: str, seam: str | None) -> Iterator[str
 
 
 def _unexpected(line: Line, seam: str, steps: Sequence[int]) -> Iterator[str]:
-    """Name the commits that were looked at and do not fit into what was found."""
+    """Yield a remark for each evaluated commit that does not fit into what was found."""
     for place, commit in enumerate(line.commits):
         if commit not in line.seen.documents:
             continue

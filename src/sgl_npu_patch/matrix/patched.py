@@ -1,4 +1,4 @@
-"""Look at a tree as it would be once it is patched, in memory."""
+"""Read a tree as it would be once it is patched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sgl_npu_patch.engine.trees.directory import SourceTree
 
 @dataclass(slots=True)
 class Patched:
-    """Answer like a tree, with the files of a change set in it."""
+    """A tree with the files of a change set in it."""
 
     tree: SourceTree
     label: str
@@ -41,11 +41,11 @@ class Patched:
         return tuple(sorted(found | (own if wanted is None else own & wanted)))
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's bytes; see `SourceTree.read`."""
+        """Return a file's bytes; see `SourceTree.read`."""
         return self.written[path] if path in self.written else self.tree.read(path)
 
 
 def patched(tree: SourceTree, changes: ChangeSet) -> Patched:
-    """Give a tree with a change set in it."""
+    """Return a tree with a change set in it."""
     written = {change.path: change.after for change in changes.changes}
     return Patched(tree, tree.label, tree.package, tree.revision, written)

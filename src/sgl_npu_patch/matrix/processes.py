@@ -88,7 +88,7 @@ class _Worker:
         self._process: BaseProcess | None = None
 
     def give(self, refs: Sequence[TreeRef]) -> None:
-        """Let the process evaluate the next tree of its share, if there is one."""
+        """Send the process the next tree of its share, if there is one."""
         self.given = self.share.popleft() if self.share else None
         if self.given is None:
             return

@@ -22,7 +22,7 @@ _LIKE = 0.6
 def symbol_diff(
     repository: Repository, before: Mapping[str, Any], after: Mapping[str, Any], seam: str
 ) -> str:
-    """Give the unified diff between two commits of just the symbols that a seam reads.
+    """Return the unified diff between two commits of just the symbols that a seam reads.
 
     Where a symbol is gone, the files that changed are searched for its new place, and its own file
     for a new symbol that is much like it. Where none of the symbols differs, what made the
@@ -88,7 +88,7 @@ class _Side:
     changed: Sequence[str]
 
     def text(self, path: str) -> str:
-        """Give a file's text, empty if there is none."""
+        """Return a file's text, empty if there is none."""
         try:
             data = self.repository.open(self.revision).read(PurePosixPath(path)) or b""
         except Refused:
@@ -96,7 +96,7 @@ class _Side:
         return data.decode("utf-8", "replace")
 
     def cut(self, path: str, symbol: str) -> tuple[str, str]:
-        """Give the text of a symbol and where it stands, looked for in the file that has it."""
+        """Return where a symbol stands, and its text, from the first changed file that has it."""
         for place in dict.fromkeys([path, *self.changed]):
             text = self.text(place)
             if symbol.rpartition(".")[2] in text:
@@ -106,7 +106,7 @@ class _Side:
         return f"{path} {symbol}", ""
 
     def read(self, seam: str) -> set[str]:
-        """List the files that judging the seam alone takes."""
+        """List the files that are read to evaluate the seam alone."""
         from sgl_npu_patch.codemods import SERIES
         from sgl_npu_patch.engine.plan import make_plan
         from sgl_npu_patch.engine.store import Traced

@@ -19,7 +19,7 @@ from tests.engine.package import build, plan_of
 from tests.engine.repositories import (
     commit,
     git,
-    judged,
+    statuses,
 )
 
 PACKAGE = PurePosixPath("python/sglang")
@@ -36,7 +36,7 @@ def test_large_file(root: Path) -> None:
 
 def test_contents_beyond_those_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_contents, "_KEPT", 100)
-    assert judged(root) == [outcome.status for outcome in plan_of(root).outcomes]
+    assert statuses(root) == [outcome.status for outcome in plan_of(root).outcomes]
 
 
 def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_each_content_is_asked_for_once(root: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a repository in which files and folders change, move, go and come again."""
+    """Make a repository in which files and folders change, move, go and come again."""
     root = tmp_path_factory.mktemp("history")
     build(root)
     git(root, "init", "--quiet")

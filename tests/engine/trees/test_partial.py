@@ -11,10 +11,10 @@ from tests.engine.package import ARGUMENTS, SOURCES
 from tests.engine.repositories import (
     fake_program,
     git,
-    judged,
     output,
     partial_clone,
     refused,
+    statuses,
 )
 
 PACKAGE = PurePosixPath("python/sglang")
@@ -24,9 +24,9 @@ def test_partial_clone(root: Path) -> None:
     clone = partial_clone(root)
     packs = clone / ".git/objects/pack"
     before = len(list(packs.glob("*.pack")))
-    assert judged(clone) == judged(root)
+    assert statuses(clone) == statuses(root)
     assert len(list(packs.glob("*.pack"))) == before + 1
-    assert judged(clone) == judged(root)
+    assert statuses(clone) == statuses(root)
     assert len(list(packs.glob("*.promisor"))) == len(list(packs.glob("*.pack"))) == before + 1
     assert "missing" not in output(clone, "fsck")
 
@@ -99,7 +99,7 @@ def test_hostile_configuration_would_run_something(hostile: Path, tmp_path: Path
 
 
 def test_hostile_configuration_runs_nothing(root: Path, hostile: Path, tmp_path: Path) -> None:
-    assert judged(hostile) == judged(root)
+    assert statuses(hostile) == statuses(root)
     assert not (tmp_path / "ran").exists()
 
 

@@ -17,10 +17,10 @@ from tests.engine.package import ARGUMENTS, SOURCES, build, plan_of, snapshot
 from tests.engine.repositories import (
     commit,
     git,
-    judged,
     output,
     partial_clone,
     refused,
+    statuses,
 )
 
 PACKAGE = PurePosixPath("python/sglang")
@@ -149,13 +149,13 @@ def test_kinds_of_repositories(root: Path, name: str) -> None:
         git(root.parent, "init", "--quiet", "outer")
         git(root.parent / "outer", "submodule", "--quiet", "add", str(root), "sub")
         folder = root.parent / "outer/sub"
-    assert judged(folder) == judged(root)
+    assert statuses(folder) == statuses(root)
 
 
 def test_shallow_clone(root: Path) -> None:
     git(root, "commit", "--quiet", "--allow-empty", "--message", "second")
     git(root.parent, "clone", "--quiet", "--depth=1", root.as_uri(), "shallow")
-    assert judged(root.parent / "shallow") == judged(root)
+    assert statuses(root.parent / "shallow") == statuses(root)
     assert "is no revision of this repository" in refused(root.parent / "shallow", "HEAD~1")
 
 
@@ -164,8 +164,8 @@ def test_sha256(tmp_path: Path) -> None:
     git(tmp_path / "repository", "init", "--quiet", "--object-format=sha256")
     commit(tmp_path / "repository")
     expected = [outcome.status for outcome in plan_of(tmp_path / "repository").outcomes]
-    assert judged(tmp_path / "repository") == expected
-    assert judged(partial_clone(tmp_path / "repository")) == expected
+    assert statuses(tmp_path / "repository") == expected
+    assert statuses(partial_clone(tmp_path / "repository")) == expected
 
 
 def test_replaced_object(root: Path, repository: Repository) -> None:
@@ -186,7 +186,7 @@ def test_goes_on_after_a_damaged_revision(root: Path) -> None:
         with pytest.raises(Refused, match=f"object {blob} cannot be read"):
             make_plan(opened.open("HEAD"), SERIES)
         plan = make_plan(opened.open("HEAD~1"), SERIES)
-    assert [outcome.status for outcome in plan.outcomes] == judged(root, "HEAD~1")
+    assert [outcome.status for outcome in plan.outcomes] == statuses(root, "HEAD~1")
 
 
 def test_nothing_of_the_repository_changes(root: Path) -> None:
@@ -195,7 +195,7 @@ def test_nothing_of_the_repository_changes(root: Path) -> None:
     git(root, "add", f"python/sglang/{ARGUMENTS}")
     os.utime(root / "python/sglang/version.py", (0, 0))
     before = snapshot(root)
-    judged(root)
+    statuses(root)
     assert snapshot(root) == before
 
 
@@ -204,7 +204,7 @@ def test_variables_of_a_hook_are_dropped(
 ) -> None:
     git(tmp_path, "init", "--quiet", "other")
     other = tmp_path / "other"
-    expected = judged(root)
+    expected = statuses(root)
     for name, value in {
         "GIT_DIR": other / ".git",
         "GIT_WORK_TREE": other,
@@ -214,7 +214,7 @@ def test_variables_of_a_hook_are_dropped(
         "GIT_PREFIX": "sub/",
     }.items():
         monkeypatch.setenv(name, str(value))
-    assert judged(root) == expected
+    assert statuses(root) == expected
 
 
 def test_what_is_no_repository(root: Path, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from tests.engine.repositories import (
     commit,
     fake_program,
     git,
-    judged,
     output,
     refused,
+    statuses,
 )
 
 PACKAGE = PurePosixPath("python/sglang")
@@ -120,7 +120,7 @@ def test_link(root: Path, name: str, said: str) -> None:
     if said:
         assert f"{name} is a {said} in this revision, which is not followed" in refused(root)
     else:
-        assert judged(root) == judged(root, "HEAD~1")
+        assert statuses(root) == statuses(root, "HEAD~1")
 
 
 @pytest.mark.parametrize(("name", "read"), [("python/sglang/sub", True), ("3rdparty/sub", False)])
@@ -131,7 +131,7 @@ def test_submodule(root: Path, name: str, read: bool) -> None:
     if read:
         assert f"{name} is a submodule in this revision" in refused(root)
     else:
-        assert judged(root) == judged(root, "HEAD~1")
+        assert statuses(root) == statuses(root, "HEAD~1")
 
 
 def test_bytes_are_those_stored(root: Path, tmp_path: Path) -> None:
@@ -167,4 +167,4 @@ def test_path_that_is_not_utf8(root: Path) -> None:
         found = opened.open("HEAD").containing(b"is_npu = 1")
         assert [os.fsencode(path.name) for path in found] == [b"\xff\xfe.py"]
         assert opened.open("HEAD").read(found[0]) == b"is_npu = 1\n"
-    assert judged(root) == judged(root, "HEAD~1")
+    assert statuses(root) == statuses(root, "HEAD~1")

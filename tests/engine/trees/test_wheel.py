@@ -14,13 +14,8 @@ from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.plan import make_plan
 from sgl_npu_patch.engine.trees.directory import open_directory
-from sgl_npu_patch.engine.trees.wheel import (
-    WheelTree,
-    new_version,
-    open_wheel,
-    target_of,
-    write_wheel,
-)
+from sgl_npu_patch.engine.trees.wheel import WheelTree, open_wheel
+from sgl_npu_patch.engine.trees.wheel_writer import new_version, target_of, write_wheel
 from tests.engine.package import ARGUMENTS, WRITTEN, build, plan_of
 from tests.engine.wheels import SUFFIX, VERSION, build_wheel, contents_of, record_of
 

@@ -23,9 +23,11 @@ _LIMIT = 1 << 30
 
 @dataclass(slots=True, kw_only=True)
 class ArchiveTree:
-    """Read the package from an archive; ``content`` gives a member without keeping it.
+    """Read a package from an archive.
 
-    ``links`` are members that stand for another file, and are refused when they would be read.
+    Attributes:
+        content: returns the bytes of a member.
+        links: members that stand for another file; they are refused when they would be read.
     """
 
     label: str
@@ -51,7 +53,7 @@ class ArchiveTree:
         return tuple(sorted(PurePosixPath(name) for name in names if needle in self._read(name)))
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Give a file's bytes; see `SourceTree.read`."""
+        """Return a file's bytes; see `SourceTree.read`."""
         name = path.as_posix()
         return self._read(name) if name in self.members else None
 
@@ -129,7 +131,7 @@ def find_copies(project: Project, names: Iterable[str]) -> tuple[PurePosixPath, 
 
 
 def content_of(path: Path, archive: zipfile.ZipFile) -> Callable[[str], bytes]:
-    """Give the function that reads a member of a zip archive.
+    """Return the function that reads a member of a zip archive.
 
     Raises:
         Refused: (the function) the member is damaged or encrypted.
@@ -144,7 +146,7 @@ def content_of(path: Path, archive: zipfile.ZipFile) -> Callable[[str], bytes]:
 
 @contextmanager
 def readable(path: Path, name: str = "") -> Iterator[None]:
-    """Say which file or member it is that cannot be read."""
+    """Refuse what cannot be read in the body, by the name of the file or member."""
     what = f"{path}: {name}" if name else f"{path}"
     kind = "wheel" if path.suffix == ".whl" else "archive"
     try:

@@ -216,7 +216,7 @@ def is_source(name: str) -> bool:
 
 
 def full_name(tree: SourceTree) -> str:
-    """Name a tree in a message: where it is, and which revision."""
+    """Return the name of a tree in a message: where it is, and which revision."""
     return f"{tree.label} at {tree.revision[:12]}" if tree.revision else tree.label
 
 

@@ -151,7 +151,7 @@ def unmerged(root: Path) -> frozenset[str]:
 
 
 def describe(path: Path, commits: Sequence[str]) -> list[str | None]:
-    """Name each commit by the nearest version tag that it can reach, as `git describe` does.
+    """Find the version of each commit: the nearest version tag that it can reach.
 
     Returns for each `0.5.9` on the tag, `0.5.9-12-gabc1234` after it, None where there is no tag.
 

@@ -140,7 +140,7 @@ class Repository:
         return done.stdout.decode("ascii").split()[1:]
 
     def describe(self, commits: Sequence[str]) -> list[str | None]:
-        """Name commits by the nearest version tag; see `git.describe`."""
+        """Find the versions of commits by their nearest tags; see `git.describe`."""
         return git.describe(self.path, commits)
 
     def changes(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[Change]]:
