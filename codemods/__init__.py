@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from sgl_npu_patch.codemods import (
-    attention_comment,
-    backend_lists,
-    batch_invariant,
-    device_dispatch,
-    launch_guards,
-    npu_ops,
-    radix_cache,
-    sampler,
-    sampling_backend,
+if TYPE_CHECKING:
+    from sgl_npu_patch.engine.seam import Seam
+
+    SERIES: Mapping[str, Seam]
+    """The seams, in the order in which they are judged and edited."""
+
+_SEAMS = (
+    "backend_lists",
+    "radix_cache",
+    "sampling_backend",
+    "device_dispatch",
+    "batch_invariant",
+    "sampler",
+    "attention_comment",
+    "npu_ops",
+    "launch_guards",
 )
-from sgl_npu_patch.engine.seam import Seam
 
 
-def _series(*modules: ModuleType) -> Mapping[str, Seam]:
-    return MappingProxyType({m.__name__.rpartition(".")[2]: m.SEAM for m in modules})
+@cache
+def _series() -> Mapping[str, Seam]:
+    return MappingProxyType({name: import_module(f"{__name__}.{name}").SEAM for name in _SEAMS})
 
 
-SERIES = _series(
-    backend_lists,
-    radix_cache,
-    sampling_backend,
-    device_dispatch,
-    batch_invariant,
-    sampler,
-    attention_comment,
-    npu_ops,
-    launch_guards,
-)
-"""The seams, in the order in which they are judged and edited."""
+def __getattr__(name: str) -> object:
+    # Loaded when it is asked for: what is known of SGLang is in this package too, and libcst takes
+    # longer to import than all that many commands do.
+    if name == "SERIES":
+        return _series()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -211,7 +211,7 @@ def _load() -> None:
     # What git has read is to be taken from it at once, so that it goes on.
     sys.setswitchinterval(_SWITCH)
     try:
-        import_module("sgl_npu_patch.codemods")
+        _ = import_module("sgl_npu_patch.codemods").SERIES
     finally:
         sys.setswitchinterval(usual)
 
