@@ -40,7 +40,7 @@ def targets(view: View) -> Sequence[Target]:
 
 
 def is_silent(node: cst.CSTNode) -> bool:
-    """Tell whether the branch is free of the claim."""
+    """Report whether the branch is free of the claim."""
     return not _claims(node)
 
 

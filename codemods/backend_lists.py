@@ -23,6 +23,7 @@ from sgl_npu_patch.codemods.upstream.symbols import ASCEND, CHOICES, Symbol
 from sgl_npu_patch.engine.cst import edit, layout, read
 from sgl_npu_patch.engine.errors import AnchorError, Site
 from sgl_npu_patch.engine.seam import Seam, Target
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import Spot, View
 
 
@@ -49,7 +50,7 @@ def find_list(view: View, symbol: Symbol) -> Spot:
             raise AnchorError(
                 sought=f'"{ASCEND}" in {name}',
                 expected="an entry in the list itself, or none",
-                found=match.group().decode("ascii", "replace").strip()[:80],
+                found=excerpt(match.group().decode("ascii", "replace")),
                 where=(Site(path, len(above), name), spot.site),
                 action="write the entry into the list instead",
             )
@@ -57,7 +58,7 @@ def find_list(view: View, symbol: Symbol) -> Spot:
 
 
 def has_ascend(node: cst.CSTNode) -> bool:
-    """Tell whether a list of strings holds "ascend".
+    """Report whether a list of strings holds "ascend".
 
     Raises:
         AnchorError: the value is not a literal list of strings, or holds it more than once.
@@ -67,7 +68,7 @@ def has_ascend(node: cst.CSTNode) -> bool:
         raise AnchorError(
             sought=f'"{ASCEND}" in the list',
             expected='a literal list of strings that holds "ascend" at most once',
-            found=read.code(_value(node) or node)[:80],
+            found=excerpt(read.code(_value(node) or node)),
             action='write it as a literal list of strings, with "ascend" at most once',
         )
     return ASCEND in values

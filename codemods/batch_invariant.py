@@ -32,9 +32,11 @@ from sgl_npu_patch.codemods.upstream.operators import (
 )
 from sgl_npu_patch.codemods.upstream.symbols import DISABLE, DISPATCH, ENABLE, SCOPED
 from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.pattern import Found, find
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.seam import Seam, Target
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
@@ -59,7 +61,7 @@ def targets(view: View) -> Sequence[Target]:
                 action=f"move it beside {enable.block.name}",
             )
     with Located(enable.site):
-        flag, bmm = mode_flag(enable.function), takes_bmm(enable.function)
+        (_, flag), bmm = mode_flag(enable.function), takes_bmm(enable.function)
     imports = [devices.import_is_npu(view, spot) for spot in (enable, disable, scoped)]
     return (
         Target(enable, lambda node: enter(_function(node), imports[0], native=native)),
@@ -84,10 +86,9 @@ def enter(node: cst.FunctionDef, imports: str, *, native: bool) -> cst.FunctionD
     Args:
         native: upstream's own branch for the NPU follows, which is then not reached any more.
     """
-    top = [step for step in read.steps(node) if len(step.above) == 1]
-    flag = next(step for step in top if _returns_early(step))
-    library = read.only(
-        [s for s in top if _assigned_call(s, "Library")],
+    flag, mode = mode_flag(node)
+    made, found = read.only(
+        _directly(("$library = $_.Library(...)", "$library = Library(...)"), node),
         lambda count: AnchorError(
             sought=f"the torch.library.Library of {ENABLE}",
             expected="one assignment, directly in the function",
@@ -95,9 +96,10 @@ def enter(node: cst.FunctionDef, imports: str, *, native: bool) -> cst.FunctionD
             action=as_released(node.name.value),
         ),
     )
-    key = [s for s in top if _assigned_call(s, *DISPATCH.names)]
-    anchor = key[0] if key else flag
-    if not flag.index <= anchor.index < library.index:
+    library = read.dotted(found["library"])
+    keys = _directly([f"$key = {name}(...)" for name in DISPATCH.names], node)
+    anchor = keys[0][0] if keys else flag
+    if not flag.index <= anchor.index < made.index:
         raise AnchorError(
             sought=f"the order of {ENABLE}",
             expected="the flag's check, then the dispatch key, then the library",
@@ -107,22 +109,17 @@ def enter(node: cst.FunctionDef, imports: str, *, native: bool) -> cst.FunctionD
     shared = {
         name.name.value for statement in read.find_all(node, cst.Global) for name in statement.names
     }
-    if not {_target(library), mode_flag(node)} <= shared:
+    if not {library, mode} <= shared:
         raise AnchorError(
             sought=f"the global statement of {ENABLE}",
             expected="one that names the library and the flag",
             found=", ".join(sorted(shared)) or "none",
             action="declare both global there, and set them in the function itself",
         )
-    arguments = [_target(key[0]) if key else '"NPU"']
+    arguments = [read.dotted(keys[0][1]["key"]) if keys else '"NPU"']
     if takes_bmm(node):
         arguments.append("enable_bmm")
-    text = render(
-        "enable",
-        library=_target(library),
-        mode=mode_flag(node),
-        arguments=", ".join(arguments),
-    )
+    text = render("enable", library=library, mode=mode, arguments=", ".join(arguments))
     edited = edit.place(node, anchor, imports + text, mark=symbols.OURS, after=True, blank=True)
     if edited is not node and native:
         require_replaced(node, anchor)
@@ -154,7 +151,7 @@ def scope(
         raise AnchorError(
             sought=str(SCOPED),
             expected="a context manager with one parameter and one yield of nothing",
-            found=read.code(node)[:80],
+            found=excerpt(read.code(node)),
             action=as_released(node.name.value),
         )
     text = render(
@@ -168,11 +165,11 @@ def scope(
     return _at_start(node, imports + text)
 
 
-def mode_flag(enable: cst.FunctionDef) -> str:
-    """Name the flag whose check makes a second call return at once."""
-    found = [step for step in read.steps(enable) if len(step.above) == 1 and _returns_early(step)]
-    step = read.only(
-        found,
+def mode_flag(enable: cst.FunctionDef) -> tuple[Step, str]:
+    """Find the check that makes a second call return at once, and return its flag's name."""
+    checks = _directly(("if $flag:\n    return\n",), enable)
+    step, found = read.only(
+        [(step, found) for step, found in checks if isinstance(found["flag"], cst.Name)],
         lambda count: AnchorError(
             sought=f"the flag of {ENABLE}",
             expected="one `if FLAG: return`, directly in the function",
@@ -180,12 +177,11 @@ def mode_flag(enable: cst.FunctionDef) -> str:
             action="check one flag alone, and return on a line of its own",
         ),
     )
-    assert isinstance(step.node, cst.If)
-    return read.dotted(step.node.test)
+    return step, read.dotted(found["flag"])
 
 
 def takes_bmm(enable: cst.FunctionDef) -> bool:
-    """Tell whether the function has the parameter that 0.5.4.post1 added.
+    """Report whether the function has the parameter that 0.5.4.post1 added.
 
     Raises:
         AnchorError: it has others, which npu_ops does not know.
@@ -213,27 +209,9 @@ def _parameters(function: cst.FunctionDef) -> list[str]:
     ]
 
 
-def _returns_early(step: Step) -> bool:
-    return (
-        isinstance(step.node, cst.If)
-        and isinstance(step.node.test, cst.Name)
-        and step.node.orelse is None
-        and len(step.node.body.body) == 1
-        and read.small(step.node.body.body[0], cst.Return) is not None
-    )
-
-
-def _assigned_call(step: Step, *names: str) -> bool:
-    pair = read.assigned(step.node)
-    return (
-        pair is not None and isinstance(pair[1], cst.Call) and read.last_name(pair[1].func) in names
-    )
-
-
-def _target(step: Step) -> str:
-    pair = read.assigned(step.node)
-    assert pair is not None
-    return pair[0]
+def _directly(patterns: Sequence[str], node: cst.FunctionDef) -> list[tuple[Step, Found]]:
+    """List the statements of the function itself that fit one of some patterns."""
+    return [(step, found) for step, found in find(patterns, node) if len(step.above) == 1]
 
 
 def _at_start(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
@@ -266,13 +244,13 @@ def untouched(node: cst.FunctionDef) -> None:
             raise AnchorError(
                 sought=f"what {node.name.value} does on an NPU",
                 expected="nothing yet, or what this tool or upstream writes",
-                found=read.code(head)[:80],
+                found=excerpt(read.code(head)),
                 action="take the branch for the NPU out, and apply again",
             )
 
 
 def on_npu(node: cst.CSTNode) -> bool:
-    """Tell whether anything in a node names the NPU."""
+    """Report whether anything in a node names the NPU."""
     names = any(
         "npu" in name.value.lower() or name.value == "batch_invariant_ops"
         for name in read.find_all(node, cst.Name)
@@ -324,7 +302,7 @@ def gaps(view: View) -> tuple[str, ...]:
 
 
 def _flagged_first(enable: cst.CSTNode) -> bool:
-    """Tell whether the flag is set before what fails without the extension, and so stays set."""
+    """Report whether the flag is set before what fails without the extension, and so stays set."""
     for step in read.steps(enable):
         pair = read.assigned(step.node)
         if pair is not None and read.dotted(pair[1]) == "True":
@@ -342,14 +320,14 @@ def require_replaced(enable: cst.FunctionDef, anchor: Step) -> None:
             raise AnchorError(
                 sought=f"upstream's branch for the NPU in {enable.name.value}",
                 expected="one behind the flag's check and the dispatch key",
-                found=f"before them: {read.code(step.node)[:80]}",
+                found=f"before them: {excerpt(read.code(step.node))}",
                 action="take the branch out, or pass --skip batch_invariant",
             )
         if not _only_replaces(step.node):
             raise AnchorError(
                 sought=f"upstream's branch for the NPU in {enable.name.value}",
                 expected="imports, and replacements of operators that npu_ops replaces too",
-                found=read.code(step.node)[:80],
+                found=excerpt(read.code(step.node)),
                 action="take this statement out of the branch, or pass --skip batch_invariant",
             )
 
@@ -367,7 +345,7 @@ def _for_npu(enable: cst.FunctionDef) -> Iterator[Step]:
 
 
 def _on_npu_side(test: cst.BaseExpression) -> tuple[bool, ...]:
-    """Tell which blocks of an ``if`` run on an NPU, its body or what follows ``else``."""
+    """Return which blocks of an ``if`` run on an NPU, its body or what follows ``else``."""
     if not on_npu(test):
         return ()
     negated = isinstance(test, cst.UnaryOperation)
@@ -376,7 +354,7 @@ def _on_npu_side(test: cst.BaseExpression) -> tuple[bool, ...]:
 
 
 def _only_replaces(node: cst.CSTNode) -> bool:
-    """Tell whether a statement only imports, returns, or replaces what npu_ops replaces."""
+    """Report whether a statement only imports, returns, or replaces what npu_ops replaces."""
     returned = read.small(node, cst.Return)
     if returned is not None:
         return returned.value is None

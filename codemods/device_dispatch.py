@@ -21,8 +21,10 @@ from sgl_npu_patch.codemods.upstream import devices, mode
 from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, ENABLE
 from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.pattern import match_any
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import View
 
 
@@ -58,7 +60,7 @@ def targets(view: View) -> Sequence[Target]:
 
 
 def knows_npu(node: cst.CSTNode) -> bool:
-    """Tell whether some branch under ``is_npu()`` gives "NPU"."""
+    """Report whether some branch under ``is_npu()`` gives "NPU"."""
     return any(
         _asks_npu(branch)
         and isinstance(branch.body, cst.IndentedBlock)
@@ -101,7 +103,7 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
         raise AnchorError(
             sought=f"the branches of {DISPATCH}",
             expected='an assignment of "CUDA" or "XPU" in each',
-            found=read.code(last.body)[:60],
+            found=excerpt(read.code(last.body)),
             action='begin the function with `if is_npu(): return "NPU"`',
         )
     body = edit.block(f'{given[0]} = "NPU"\n')
@@ -116,38 +118,34 @@ def add_npu(node: cst.CSTNode) -> cst.CSTNode:
 def _before_raise(node: cst.CSTNode) -> cst.CSTNode | None:
     """Put an ``if is_npu()`` in front of a final ``raise`` that follows an ``if`` which returns."""
     assert isinstance(node, cst.FunctionDef)
-    statements = list(node.body.body)
+    statements: list[cst.CSTNode] = list(node.body.body)
     last, above = statements[-1], statements[-2] if len(statements) > 1 else None
-    if (
-        read.small(last, cst.Raise) is None
-        or not isinstance(above, cst.If)
-        or above.orelse is not None
-    ):
+    found = match_any(_RETURNING, above)
+    if read.small(last, cst.Raise) is None or found is None:
         return None
-    before, end = list(above.body.body[:-1]), above.body.body[-1]
-    returned = read.small(end, cst.Return)
-    if returned is None or len(before) > 1:
+    if read.string(found["key"]) not in ("CUDA", "XPU"):
         return None
-    name, value = (read.assigned(before[0]) if before else None) or ("", returned.value)
-    if read.string(value) not in ("CUDA", "XPU"):
-        return None
-    if before and read.dotted(returned.value) != name:
-        return None
-    text = f'if is_npu():\n    {name} = "NPU"\n    return {name}\n'
-    if not before:
-        text = 'if is_npu():\n    return "NPU"\n'
+    text = 'if is_npu():\n    return "NPU"\n'
+    if "name" in found:
+        name = read.code(found["name"])
+        text = f'if is_npu():\n    {name} = "NPU"\n    return {name}\n'
     return edit.insert(node, last, before=edit.block(text))
 
 
+_RETURNING = (
+    "if $test:\n    return $key\n",
+    "if $test:\n    $name = $key\n    return $name\n",
+)
+
+
 def _asks_npu(branch: cst.If) -> bool:
-    """Tell whether a branch tests for an NPU, by the function or by a module's constant."""
+    """Report whether a branch tests for an NPU, by the function or by a module's constant."""
     return any(name.value.strip("_") == "is_npu" for name in read.find_all(branch.test, cst.Name))
 
 
 def _gives(statement: cst.CSTNode) -> str | None:
-    returned = read.small(statement, cst.Return)
-    pair = read.assigned(statement)
-    return read.string(returned.value if returned else pair[1] if pair else None)
+    found = match_any(("return $key", "$_ = $key"), statement)
+    return read.string(found["key"]) if found else None
 
 
 SEAM = Seam(targets=targets, premise=premise, adapted=mode.is_adapted)

@@ -26,6 +26,7 @@ from sgl_npu_patch.codemods.upstream.symbols import DECLARE, HANDLER
 from sgl_npu_patch.engine.cst import edit, read
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.seam import Seam, Target
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import View
 from sgl_npu_patch.templates import render
 
@@ -65,7 +66,7 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
         raise AnchorError(
             sought=f"the call of launch_guards in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
-            found=f"one in another place or form: {read.code(others[0])[:80]}",
+            found=f"one in another place or form: {excerpt(read.code(others[0]))}",
             action="take that call out, and apply again",
         )
     return edit.insert(node, body[-1], after=wanted)

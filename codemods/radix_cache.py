@@ -27,9 +27,11 @@ from sgl_npu_patch.codemods.upstream.handler import Branch
 from sgl_npu_patch.codemods.upstream.symbols import ATTENTION_BACKEND, CHOICES, HANDLER, SUPPORTED
 from sgl_npu_patch.codemods.upstream.symbols import DISABLE_RADIX_CACHE as DISABLED
 from sgl_npu_patch.engine.cst import edit, layout, read
+from sgl_npu_patch.engine.cst.pattern import find
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located, Site
 from sgl_npu_patch.engine.seam import Seam, Target, Withheld
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import Spot, View
 from sgl_npu_patch.templates import render
 
@@ -121,7 +123,7 @@ def _gate(branch: Branch) -> Step | None:
 
 
 def closes_for_ascend(node: cst.CSTNode) -> bool:
-    """Tell whether the handler has a gate of its own for ascend."""
+    """Report whether the handler has a gate of its own for ascend."""
     assert isinstance(node, cst.FunctionDef)
     branch = handler.enabled_branch(node)
     return any(
@@ -179,11 +181,8 @@ def _checks_backend(step: Step) -> bool:
 
 def _disables(step: Step) -> bool:
     return isinstance(step.node, cst.If) and any(
-        (pair := read.assigned(inner.node)) is not None
-        and pair[0].endswith(f".{DISABLED}")
-        and read.dotted(pair[1]) == "True"
-        and inner.above == ((step.node, True),)
-        for inner in read.steps(step.node)
+        inner.above == ((step.node, True),)
+        for inner, _ in find([f"$_.{DISABLED} = True"], step.node)
     )
 
 
@@ -209,7 +208,7 @@ class Refusal:
 
     @property
     def accepts_ascend(self) -> bool:
-        """Tell whether the list has "ascend"."""
+        """Report whether the list has "ascend"."""
         return symbols.ASCEND in (read.strings(self.backends) or ())
 
 
@@ -263,7 +262,7 @@ def accept(node: cst.CSTNode) -> cst.CSTNode:
         lambda _: AnchorError(
             sought=f"the refusal of DeepSeek models in {node.name.value}",
             expected="one list of its own, in an if that asks for DeepSeek models",
-            found="; ".join(read.code(each.backends) for each in refusing)[:80],
+            found="; ".join(excerpt(read.code(each.backends)) for each in refusing),
             action='append "ascend" to the list that refuses DeepSeek models',
         ),
     )

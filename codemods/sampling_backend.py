@@ -23,9 +23,11 @@ from sgl_npu_patch.codemods.upstream.handler import Branch
 from sgl_npu_patch.codemods.upstream.symbols import HANDLER, OVERRIDE
 from sgl_npu_patch.codemods.upstream.symbols import SAMPLING_BACKEND as ATTRIBUTE
 from sgl_npu_patch.engine.cst import edit, read
+from sgl_npu_patch.engine.cst.pattern import match, match_any
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError, Located
 from sgl_npu_patch.engine.seam import NotNeeded, Seam, Target, Withheld
+from sgl_npu_patch.engine.text.excerpt import excerpt
 from sgl_npu_patch.engine.view import View
 
 
@@ -61,7 +63,7 @@ def targets(view: View) -> Sequence[Target]:
 
 
 def keeps_ascend(node: cst.CSTNode) -> bool:
-    """Tell whether the backend is set to "pytorch" only where it is not "ascend"."""
+    """Report whether the backend is set to "pytorch" only where it is not "ascend"."""
     assert isinstance(node, cst.FunctionDef)
     if node.name.value in OVERRIDE.names:
         given = [step for step in read.steps(node) if _gives_backend(step.node)]
@@ -76,13 +78,13 @@ def _require_one_setter(handler: cst.CSTNode) -> None:
             raise AnchorError(
                 sought=f"what sets the sampling backend beside {OVERRIDE}",
                 expected="nothing in the handler, which that function is for",
-                found=read.code(step.node)[:80],
+                found=excerpt(read.code(step.node), ATTRIBUTE),
                 action=f"take the assignment out, or move it into {OVERRIDE}",
             )
 
 
 def _gives_backend(node: cst.CSTNode) -> bool:
-    """Tell whether a statement of the override returns a sampling backend."""
+    """Report whether a statement of the override returns a sampling backend."""
     returned = read.small(node, cst.Return)
     return returned is not None and any(
         read.string(text) == ATTRIBUTE for text in read.find_all(returned, cst.SimpleString)
@@ -90,7 +92,7 @@ def _gives_backend(node: cst.CSTNode) -> bool:
 
 
 def _guarded_by_ascend(outer: tuple[cst.CSTNode, bool]) -> bool:
-    """Tell whether a block runs only where the sampling backend is not "ascend"."""
+    """Report whether a block runs only where the sampling backend is not "ascend"."""
     node, first = outer
     tests = [node.test] if isinstance(node, cst.If) and first else []
     while tests:
@@ -142,7 +144,7 @@ def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
         lambda count: AnchorError(
             sought='an assignment of "pytorch" to the sampling backend',
             expected="exactly one in the handler, and nothing else that sets it",
-            found=f"{count}: " + "; ".join(read.code(s.node)[:60] for s in found)
+            found=f"{count}: " + "; ".join(excerpt(read.code(s.node), ATTRIBUTE) for s in found)
             if found
             else str(count),
             action='return it only where the sampling backend is not "ascend"'
@@ -154,14 +156,14 @@ def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected='"pytorch", or a choice between "ascend" and "pytorch"',
-            found=read.code(step.node)[:80],
+            found=excerpt(read.code(step.node)),
             action='assign "pytorch" directly in the branch, and warn in the next statement',
         )
     if not branch.runs(step) or not _warns(step.next):
         raise AnchorError(
             sought="the assignment of the sampling backend",
             expected="a direct child of the if, followed by its logger.warning",
-            found=read.code(step.next)[:60] if step.next else "nothing behind it",
+            found=excerpt(read.code(step.next)) if step.next else "nothing behind it",
             action='assign "pytorch" directly in the branch, and warn in the next statement',
         )
     pair = read.assigned(step.node)
@@ -176,34 +178,27 @@ def _guard(node: cst.CSTNode, branch: Branch) -> cst.CSTNode:
 
 
 def _forces(step: Step) -> bool:
-    pair = read.assigned(step.node)
-    return (
-        pair is not None and pair[0].endswith(f".{ATTRIBUTE}") and read.string(pair[1]) == "pytorch"
-    )
+    return match(f'$args.{ATTRIBUTE} = "pytorch"', step.node) is not None
 
 
 def _chooses(step: Step) -> bool:
-    """Tell whether an assignment keeps "ascend" and turns everything else into "pytorch"."""
-    pair = read.assigned(step.node)
-    if pair is None or not isinstance(pair[1], cst.IfExp):
-        return False
-    sides = read.compared(pair[1].test)
-    if sides is None or sides[1] not in ("==", "!="):
-        return False
-    kept, other = pair[1].body, pair[1].orelse
-    if sides[1] == "!=":
-        kept, other = other, kept
-    return (
-        read.dotted(sides[0]) == pair[0]
-        and pair[0].endswith(f".{ATTRIBUTE}")
-        and read.string(sides[2]) == symbols.ASCEND
-        and read.string(other) == "pytorch"
-        and (read.string(kept) == symbols.ASCEND or read.dotted(kept) == pair[0])
+    """Report whether an assignment keeps "ascend" and turns everything else into "pytorch"."""
+    return match_any(_CHOICES, step.node) is not None
+
+
+_BACKEND = f"$args.{ATTRIBUTE}"
+_CHOICES = tuple(
+    form
+    for kept in (f'"{symbols.ASCEND}"', _BACKEND)
+    for form in (
+        f'{_BACKEND} = {kept} if {_BACKEND} == "{symbols.ASCEND}" else "pytorch"',
+        f'{_BACKEND} = "pytorch" if {_BACKEND} != "{symbols.ASCEND}" else {kept}',
     )
+)
 
 
 def _sets(node: cst.CSTNode) -> bool:
-    """Tell whether a plain statement sets the sampling backend, by whatever means."""
+    """Report whether a plain statement sets the sampling backend, by whatever means."""
     if not isinstance(node, cst.SimpleStatementLine):
         return False
     targets: list[cst.CSTNode] = [
@@ -225,28 +220,17 @@ def _sets(node: cst.CSTNode) -> bool:
 
 
 def _guards_warning(node: cst.CSTNode | None) -> bool:
-    return (
-        isinstance(node, cst.If)
-        and _differs(node.test)
-        and node.orelse is None
-        and len(node.body.body) == 1
-        and _warns(node.body.body[0])
-    )
+    found = match("if $test:\n    $_.warning(...)\n", node)
+    return found is not None and _differs(found["test"])
 
 
 def _warns(node: cst.CSTNode | None) -> bool:
-    call = read.statement_call(node)
-    return call is not None and read.last_name(call.func) == "warning"
+    return match("$_.warning(...)\n", node) is not None
 
 
 def _differs(test: cst.CSTNode) -> bool:
-    sides = read.compared(test)
-    return (
-        sides is not None
-        and read.last_name(sides[0]) == ATTRIBUTE
-        and sides[1] == "!="
-        and read.string(sides[2]) == symbols.ASCEND
-    )
+    forms = [f'{owner}{ATTRIBUTE} != "{symbols.ASCEND}"' for owner in ("$_.", "")]
+    return match_any(forms, test) is not None
 
 
 SEAM = Seam(targets=targets, premise=premise, needs=("sampler",), adapted=mode.is_adapted)

@@ -1,4 +1,4 @@
-"""Hold the short insertions that the codemods place, as `string.Template` files.
+"""List and render the short insertions that the codemods place, as `string.Template` files.
 
 They only call into the vendored modules or into SGLang; each is formatted as it lands there.
 How the forms of older versions are named: `sgl_npu_patch.engine.text.template`.

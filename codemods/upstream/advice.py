@@ -1,4 +1,4 @@
-"""Say what to do about code of a form that no release has."""
+"""Advise on code of a form that no release has."""
 
 from __future__ import annotations
 

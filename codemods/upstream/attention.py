@@ -43,7 +43,7 @@ def _is_prefill_branch(node: ast.stmt, above: Sequence[tuple[ast.stmt, bool]]) -
 
 
 def ignores_prefix(view: View) -> Site | None:
-    """Tell whether prefill attends to the new keys only, so that a cached prefix is ignored.
+    """Find the prefill branch, if it attends to the new keys only and ignores a cached prefix.
 
     Raises:
         AnchorError: the branch neither loops over the new tokens nor reads the paged cache.

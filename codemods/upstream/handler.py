@@ -10,6 +10,7 @@ import libcst as cst
 from sgl_npu_patch.codemods.upstream.advice import as_released
 from sgl_npu_patch.codemods.upstream.symbols import ENABLED
 from sgl_npu_patch.engine.cst import read
+from sgl_npu_patch.engine.cst.pattern import match_any
 from sgl_npu_patch.engine.cst.read import Step
 from sgl_npu_patch.engine.errors import AnchorError
 from sgl_npu_patch.engine.view import Spot, View
@@ -17,7 +18,7 @@ from sgl_npu_patch.engine.view import Spot, View
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Hold what runs in deterministic mode: an ``if``'s body, or the rest of a function.
+    """What runs in deterministic mode: an ``if``'s body, or the rest of a function.
 
     ``args`` names the object whose attributes the server's arguments are; ``first`` is the index
     of the first statement that belongs to it.
@@ -29,7 +30,7 @@ class Branch:
 
     @property
     def body(self) -> Sequence[cst.BaseStatement]:
-        """Give the statements that always run in deterministic mode."""
+        """Return the statements that always run in deterministic mode."""
         assert isinstance(self.node.body, cst.IndentedBlock)
         return self.node.body.body[self.first :]
 
@@ -41,7 +42,7 @@ class Branch:
                 yield step
 
     def runs(self, step: Step) -> bool:
-        """Tell whether a statement always runs in deterministic mode."""
+        """Report whether a statement always runs in deterministic mode."""
         return step.above[-1] == (self.node, True) and any(step.node is s for s in self.body)
 
 
@@ -77,25 +78,10 @@ def enabled_branch(function: cst.FunctionDef) -> Branch:
 
 
 def _left_unless(step: Step) -> str:
-    """Name the attribute without which a function is left at once."""
-    node = step.node
-    if (
-        isinstance(node, cst.If)
-        and node.orelse is None
-        and isinstance(node.test, cst.UnaryOperation)
-        and isinstance(node.test.operator, cst.Not)
-        and len(node.body.body) == 1
-        and _is_plain_return(node.body.body[0])
-    ):
-        return read.dotted(node.test.expression)
-    return ""
-
-
-def _is_plain_return(statement: cst.CSTNode) -> bool:
-    returned = read.small(statement, cst.Return) or statement
-    return isinstance(returned, cst.Return) and (
-        returned.value is None or read.dotted(returned.value) == "None"
-    )
+    """Return the name of the attribute without which a function is left at once."""
+    forms = ("if not $flag:\n    return\n", "if not $flag:\n    return None\n")
+    found = match_any(forms, step.node)
+    return read.dotted(found["flag"]) if found else ""
 
 
 def parts(view: View, spot: Spot) -> Iterator[tuple[Spot, Branch]]:

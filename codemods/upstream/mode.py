@@ -20,7 +20,7 @@ def is_adapted(view: View) -> bool:
 
 
 def native_enable(view: View) -> Site | None:
-    """Tell whether enabling the mode runs upstream's own NPU branch, and where it stands.
+    """Find upstream's own NPU branch, if enabling the mode runs it.
 
     Not where our own hand-over stands before it.
     """
@@ -53,7 +53,7 @@ def _hands_over(enable: Spot) -> bool:
 
 
 def _imports_upstream_ops(view: View, spot: Spot) -> bool:
-    """Tell whether a function registers what its module imports of upstream's own.
+    """Report whether a function registers what its module imports of upstream's own.
 
     Raises:
         AnchorError: the import would run on every device.

@@ -76,7 +76,7 @@ def place(
 
 
 def _asks_the_same(a: cst.CSTNode, b: cst.CSTNode) -> bool:
-    """Tell whether two statements are ifs of which one asks for what the other does, or more."""
+    """Report whether two statements are ifs of which one asks for what the other does, or more."""
     if not (isinstance(a, cst.If) and isinstance(b, cst.If)):
         return False
     return any(

@@ -56,7 +56,7 @@ def _line_break(indent: str) -> cst.ParenthesizedWhitespace:
 
 
 def _edges(sequence: cst.List) -> tuple[Space | None, Space | None]:
-    """Give the white space behind the opening and before the closing bracket, if there are any."""
+    """Return the white space behind the opening and before the closing bracket, if any."""
     literal: Any = sequence
     if isinstance(literal, cst.Tuple):
         if not literal.lpar:
@@ -85,14 +85,14 @@ def _edged(sequence: cst.List, elements: list[Any], opening: Space, closing: Spa
 
 
 def _bare(space: Space) -> Space:
-    """Give a line break of the same indentation without comments and empty lines."""
+    """Return a line break of the same indentation without comments and empty lines."""
     if isinstance(space, cst.ParenthesizedWhitespace):
         return space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
     return space
 
 
 def _kept_comment(space: Space, like: Space) -> Space:
-    """Give white space that ends as another, with the comments that belong to what precedes it."""
+    """Return white space that ends as another, with the comments of what precedes it."""
     if not isinstance(space, cst.ParenthesizedWhitespace) or not (
         space.first_line.comment or any(line.comment for line in space.empty_lines)
     ):

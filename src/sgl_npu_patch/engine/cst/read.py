@@ -75,7 +75,7 @@ class Step:
 
     @property
     def next(self) -> cst.BaseStatement | None:
-        """Give the statement that follows in the same block."""
+        """Return the statement that follows in the same block."""
         rest = self.block[self.index + 1 :]
         return rest[0] if rest else None
 
@@ -105,7 +105,7 @@ def _elif(
 
 
 def dotted(node: cst.CSTNode | None) -> str:
-    """Give ``a.b.c`` of a name or attribute chain, an empty string for anything else."""
+    """Return ``a.b.c`` of a name or attribute chain, an empty string for anything else."""
     if isinstance(node, cst.Name):
         return node.value
     if isinstance(node, cst.Attribute):
@@ -115,14 +115,14 @@ def dotted(node: cst.CSTNode | None) -> str:
 
 
 def last_name(node: cst.CSTNode | None) -> str:
-    """Give the last part of a name or attribute, whatever it is taken from."""
+    """Return the last part of a name or attribute, whatever it is taken from."""
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
 
 
 def string(node: cst.CSTNode | None) -> str | None:
-    """Give the value of a plain string literal, None for anything else."""
+    """Return the value of a plain string literal, None for anything else."""
     if isinstance(node, cst.SimpleString | cst.ConcatenatedString):
         value = node.evaluated_value
         return value if isinstance(value, str) else None
@@ -130,7 +130,7 @@ def string(node: cst.CSTNode | None) -> str | None:
 
 
 def strings(node: cst.CSTNode | None) -> list[str] | None:
-    """Give the values of a literal list, tuple or set of strings, None for anything else."""
+    """Return the values of a literal list, tuple or set of strings, None for anything else."""
     if not isinstance(node, cst.List | cst.Tuple | cst.Set):
         return None
     values = [string(element.value) for element in node.elements]
@@ -138,7 +138,7 @@ def strings(node: cst.CSTNode | None) -> list[str] | None:
 
 
 def small(node: cst.CSTNode | None, kind: type[NodeT]) -> NodeT | None:
-    """Give the only small statement of a line, if it is of that type."""
+    """Return the only small statement of a line, if it is of that type."""
     if isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1:
         only = node.body[0]
         return only if isinstance(only, kind) else None
@@ -146,7 +146,7 @@ def small(node: cst.CSTNode | None, kind: type[NodeT]) -> NodeT | None:
 
 
 def assigned(node: cst.CSTNode | None) -> tuple[str, cst.BaseExpression] | None:
-    """Give the dotted target and the value of a single assignment statement."""
+    """Return the dotted target and the value of a single assignment statement."""
     plain = small(node, cst.Assign)
     if plain is not None and len(plain.targets) == 1:
         return dotted(plain.targets[0].target), plain.value
@@ -166,7 +166,7 @@ _ARITHMETIC: dict[type[cst.CSTNode], Callable[[float, float], float]] = {
 
 
 def number(node: cst.CSTNode | None) -> float | None:
-    """Give the value of a number, or of arithmetic with numbers, None for anything else."""
+    """Return the value of a number, or of arithmetic with numbers, None for anything else."""
     if isinstance(node, cst.Integer | cst.Float):
         return float(node.evaluated_value)
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
@@ -190,14 +190,14 @@ def calls(node: cst.CSTNode, *names: str) -> list[cst.Call]:
 
 
 def statement_call(node: cst.CSTNode | None) -> cst.Call | None:
-    """Give the call that an expression statement consists of."""
+    """Return the call that an expression statement consists of."""
     expression = small(node, cst.Expr)
     value = expression.value if expression is not None else None
     return value if isinstance(value, cst.Call) else None
 
 
 def keyword(call: cst.Call, name: str) -> cst.BaseExpression | None:
-    """Give the value of a call's keyword argument."""
+    """Return the value of a call's keyword argument."""
     return next((a.value for a in call.args if a.keyword and a.keyword.value == name), None)
 
 
@@ -236,7 +236,7 @@ def alike(a: object, b: object) -> bool:
 
 
 def only(found: Sequence[ItemT], error: Callable[[int], Exception]) -> ItemT:
-    """Give the one element, or raise the error made for the number found."""
+    """Return the one element, or raise the error made for the number found."""
     if len(found) != 1:
         raise error(len(found))
     return found[0]

@@ -166,6 +166,6 @@ def _ends_with(call: cst.Call, values: Sequence[str]) -> bool:
 
 
 def _indent(function: cst.FunctionDef) -> int:
-    """Tell a method, which stands one level deeper than a function, by its first parameter."""
+    """Return how far a function is indented: a method, known by its first parameter, is."""
     found = read.parameters(function)
     return 4 if found and found[0].name.value in ("self", "cls") else 0
