@@ -75,6 +75,7 @@ def test_case(path: Path) -> None:
         assert evidence.sought
         assert evidence.expected
         assert evidence.found
+        assert evidence.found != evidence.expected
         assert evidence.action
         assert all(site.symbol for site in evidence.where)
         lines = case.outcome.splitlines()

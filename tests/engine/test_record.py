@@ -219,7 +219,7 @@ def test_compiled_files_come_back_when_the_commit_fails(
     py_compile.compile(str(source))
     (package / ARGUMENTS.replace(".py", ".pyc")).write_bytes(b"legacy")
     before = snapshot(tmp_path)
-    monkeypatch.setattr("sgl_npu_patch.engine.plan.prove", _fail)
+    monkeypatch.setattr("sgl_npu_patch.engine.apply.prove", _fail)
     done = run("apply", tmp_path)
     assert done.code == 70
     assert snapshot(tmp_path) == before
