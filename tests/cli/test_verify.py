@@ -127,14 +127,15 @@ def test_a_conflict_is_a_failure(tmp_path: Path) -> None:
     assert done.statuses["sampler"] == "conflict"
 
 
-def test_a_file_that_does_not_parse_is_a_failure_of_its_seam(tmp_path: Path) -> None:
+def test_a_file_that_does_not_parse_is_a_failure_of_the_seams_that_read_it(tmp_path: Path) -> None:
     tree = lay_out(edited(SAMPLER, ("        if simple:\n", "        if simple\n")), tmp_path)
     done = run("verify", tree, "--static", "--format", "json")
     assert done.code == 1
-    (check,) = done.report["checks"]
-    assert check["id"] == "sampler.compiles"
-    assert check["site"]["path"] == f"sglang/{SAMPLER}"
-    assert check["site"]["line"] > 0
+    checks = {check["id"]: check for check in done.report["checks"]}
+    assert "sampler.compiles" in checks
+    for check in checks.values():
+        assert check["site"]["path"] == f"sglang/{SAMPLER}"
+        assert check["site"]["line"] > 0
     assert done.report["outcomes"] == []
     # The other commands refuse it as before.
     assert run("status", tree).code == 4
