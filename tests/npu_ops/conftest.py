@@ -76,6 +76,13 @@ def mode(npu_ops: Any, installed_extension: None) -> Any:
     return npu_ops
 
 
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    """Run a test without gradients, as SGLang serves by default."""
+    with torch.no_grad():
+        yield
+
+
 @pytest.fixture(params=[torch.no_grad, torch.inference_mode])
 def grad_mode(request: pytest.FixtureRequest) -> Iterator[Callable[[], Any]]:
     """Run a test under each mode that SGLang serves in."""

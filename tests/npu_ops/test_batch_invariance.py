@@ -13,7 +13,6 @@ from tests.npu_ops.bits import on_npu, same_bits
 
 WIDTH = 24
 ROWS = 7
-DTYPES = [torch.float32, torch.bfloat16]
 
 Operator = Callable[[torch.Tensor, Any], torch.Tensor]
 
@@ -83,7 +82,11 @@ OPERATORS: dict[str, Operator] = {
 }
 
 each_operator = pytest.mark.parametrize("operator", OPERATORS.values(), ids=list(OPERATORS))
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+each_mode = pytest.mark.parametrize(
+    ("dtype", "served"),
+    [(torch.float32, torch.no_grad), (torch.bfloat16, torch.inference_mode)],
+    ids=["float32 without gradients", "bfloat16 in inference mode"],
+)
 
 
 def differing(operator: Operator, npu: Any, dtype: torch.dtype) -> list[tuple[int, int]]:
@@ -100,16 +103,17 @@ def differing(operator: Operator, npu: Any, dtype: torch.dtype) -> list[tuple[in
 
 
 @each_operator
-@each_dtype
-@pytest.mark.usefixtures("mode", "grad_mode")
+@each_mode
+@pytest.mark.usefixtures("mode")
 def test_a_row_has_the_bits_it_has_alone(
-    operator: Operator, dtype: torch.dtype, fake_torch_npu: Any
+    operator: Operator, dtype: torch.dtype, served: Callable[[], Any], fake_torch_npu: Any
 ) -> None:
-    assert differing(operator, fake_torch_npu, dtype) == []
+    with served():
+        assert differing(operator, fake_torch_npu, dtype) == []
 
 
 @each_operator
-@pytest.mark.usefixtures("installed_extension", "npu_ops", "grad_mode")
+@pytest.mark.usefixtures("installed_extension", "npu_ops", "no_grad")
 def test_without_the_mode_no_batch_gives_a_rows_own_bits(
     operator: Operator, fake_torch_npu: Any
 ) -> None:
@@ -120,7 +124,7 @@ def test_without_the_mode_no_batch_gives_a_rows_own_bits(
 
 
 @each_operator
-@pytest.mark.usefixtures("grad_mode", "installed_extension")
+@pytest.mark.usefixtures("no_grad", "installed_extension")
 def test_leaving_the_mode_gives_the_native_bits_back(
     operator: Operator, npu_ops: Any, fake_torch_npu: Any
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from sgl_npu_patch.codemods import hardened_operators
+from sgl_npu_patch.codemods import batch_invariant
 from sgl_npu_patch.simulator import device, extension
 from tests.npu_ops.bits import on_npu
 from tests.npu_ops.conftest import FOLDER
@@ -43,10 +43,10 @@ def _native(name: str = "mm") -> bool:
 pytestmark = pytest.mark.usefixtures("installed_extension")
 
 
-def test_the_series_hardening_knows_what_is_replaced(npu_ops: Any) -> None:
-    assert {*hardened_operators.REGISTERED} == {*npu_ops._aten_kernels(True)}
+def test_the_seam_knows_what_is_replaced(npu_ops: Any) -> None:
+    assert {*batch_invariant.REGISTERED} == {*npu_ops._aten_kernels(True)}
     npu_ops.enable()
-    assert {*hardened_operators.REBOUND} == {name for _, name in npu_ops._state.originals}
+    assert {*batch_invariant.REBOUND} == {name for _, name in npu_ops._state.originals}
 
 
 @pytest.mark.parametrize("extension_version", ["1.0.0", "2.0.0"])

@@ -13,7 +13,7 @@ from torch.nn import functional
 from sgl_npu_patch.simulator import device, extension
 from tests.npu_ops.bits import on_npu
 
-pytestmark = pytest.mark.usefixtures("mode", "grad_mode")
+pytestmark = pytest.mark.usefixtures("mode", "no_grad")
 
 
 def assert_as_aten(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> None:
@@ -26,6 +26,14 @@ def assert_as_aten(function: Callable[..., torch.Tensor], *tensors: torch.Tensor
     assert result.is_contiguous()
     tolerance = 1e-5 if expected.dtype == torch.float32 else 3e-2
     torch.testing.assert_close(device.cpu(result), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_every_product_in_inference_mode() -> None:
+    with torch.inference_mode():
+        assert_as_aten(torch.mm, on_npu(4, 6), on_npu(6, 5))
+        assert_as_aten(torch.matmul, on_npu(2, 4, 6), on_npu(6, 5))
+        assert_as_aten(torch.bmm, on_npu(3, 4, 6), on_npu(3, 6, 5))
+        assert_as_aten(functional.linear, on_npu(4, 6), on_npu(5, 6), on_npu(5))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -113,11 +121,18 @@ def test_what_bmm_refuses(left: tuple[int, ...], right: tuple[int, ...]) -> None
         torch.bmm(on_npu(*left), on_npu(*right))
 
 
-@pytest.mark.parametrize("bias", [(5,), (1, 5), (4, 1), (4, 5), (1,), (1, 1), ()])
 @pytest.mark.parametrize(
-    ("beta", "alpha"), [(1, 1), (0.5, 1), (1, -2), (0.25, 3.0), (0, 1), (0, 2)]
+    ("bias", "beta", "alpha", "dtype"),
+    [
+        *((bias, 1, 1, torch.float32) for bias in ((5,), (1, 5), (4, 1), (4, 5), (1,), (1, 1), ())),
+        *(
+            ((5,), *scales, torch.float32)
+            for scales in ((0.5, 1), (1, -2), (0.25, 3.0), (0, 1), (0, 2))
+        ),
+        ((5,), 1, 1, torch.bfloat16),
+        ((4, 1), 0.25, 3.0, torch.bfloat16),
+    ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_addmm(bias: tuple[int, ...], beta: float, alpha: float, dtype: torch.dtype) -> None:
     def scaled(*tensors: torch.Tensor) -> torch.Tensor:
         return torch.addmm(*tensors, beta=beta, alpha=alpha)
@@ -138,8 +153,10 @@ def test_addmm_does_not_read_the_bias_at_beta_zero() -> None:
     assert device.cpu(result).isfinite().all()
 
 
-@pytest.mark.parametrize("bias", [(4, 4), (6,), (1, 4, 5), (2, 4, 5), (8, 5)])
-@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize(
+    ("bias", "beta"),
+    [((4, 4), 1), ((6,), 1), ((1, 4, 5), 1), ((2, 4, 5), 1), ((8, 5), 1), ((6,), 0)],
+)
 def test_addmm_refuses_a_bias_that_does_not_broadcast(bias: tuple[int, ...], beta: int) -> None:
     operands = [on_npu(*bias), on_npu(4, 6), on_npu(6, 5)]
     with pytest.raises(RuntimeError):
