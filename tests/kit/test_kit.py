@@ -19,12 +19,19 @@ from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.kit import bits, facts
 from sgl_npu_patch.kit.render import render_doctor, render_kit
 from tests.engine.package import run, snapshot
-from tests.kit.simulated import interpreter, measure
+from tests.kit.simulated import Measured, interpreter, measure
 from tests.reports.test_schemas import check
 
 FOLDER = Path(kit.__file__).parent
 EVERY = dict.fromkeys(facts.OPERATORS, True)
 NONE = dict.fromkeys(facts.OPERATORS, False)
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Path]:
+    """Run the kit once where one kernel fails."""
+    folder = tmp_path_factory.mktemp("failing")
+    return measure(folder, failing=["npu_mm_batch_invariant"]), folder
 
 
 def test_the_kit_on_a_machine_whose_own_kernels_depend_on_the_batch(tmp_path: Path) -> None:
@@ -58,31 +65,36 @@ def test_the_kit_on_a_machine_whose_own_kernels_depend_on_the_batch(tmp_path: Pa
     assert "--enable-deterministic-inference" in done.printed
 
 
-def test_the_receipt_is_of_its_schema_and_names_nobody(tmp_path: Path) -> None:
-    done = measure(tmp_path, failing=["npu_mm_batch_invariant"])
+def test_the_receipt_is_of_its_schema_and_names_nobody(failing: tuple[Measured, Path]) -> None:
+    done, folder = failing
     check(done.receipt, "receipt")
-    text = (tmp_path / "receipt.json").read_text(encoding="utf-8")
-    names = [platform.node(), getpass.getuser(), str(tmp_path), os.sep, "someone"]
+    text = (folder / "receipt.json").read_text(encoding="utf-8")
+    names = [platform.node(), getpass.getuser(), str(folder), os.sep, "someone"]
     assert [name for name in names if len(name) > 1 and name in text] == []
     assert os.sep not in text
 
 
 @pytest.mark.parametrize(
-    ("kernel", "operators"),
+    "kernels",
     [
-        ("npu_mm_batch_invariant", ("mm", "addmm")),
-        ("npu_matmul_batch_invariant", ("matmul", "bmm")),
-        ("npu_reduce_mean_batch_invariant", ("mean", "mean.dim")),
-        ("npu_log_softmax_batch_invariant", ("log_softmax",)),
-        ("npu_fused_infer_attention_score_batch_invariant", ("fused_attention",)),
-        ("npu_rms_norm", ("add_rms_norm",)),
+        {
+            "npu_mm_batch_invariant": ("mm", "addmm"),
+            "npu_reduce_mean_batch_invariant": ("mean", "mean.dim"),
+            "npu_rms_norm": ("add_rms_norm",),
+        },
+        {
+            "npu_matmul_batch_invariant": ("matmul", "bmm"),
+            "npu_log_softmax_batch_invariant": ("log_softmax",),
+            "npu_fused_infer_attention_score_batch_invariant": ("fused_attention",),
+        },
     ],
 )
-def test_a_kernel_that_depends_on_the_batch_is_found(
-    kernel: str, operators: tuple[str, ...], tmp_path: Path
+def test_kernels_that_depend_on_the_batch_are_found(
+    kernels: dict[str, tuple[str, ...]], tmp_path: Path
 ) -> None:
-    done = measure(tmp_path, batch_dependent=[kernel])
+    done = measure(tmp_path, batch_dependent=[*kernels])
     assert done.code == 1
+    operators = [operator for named in kernels.values() for operator in named]
     assert done.verdicts("on") == {**EVERY, **dict.fromkeys(operators, False)}
     for operator in operators:
         assert f"  WRONG {operator}, " in done.printed
@@ -98,14 +110,15 @@ def test_a_kernel_that_depends_on_the_place_in_the_batch_is_found(tmp_path: Path
 
 
 def test_a_linear_layer_that_passes_by_the_products_is_found(tmp_path: Path) -> None:
-    done = measure(tmp_path, own_linear=True)
+    """And all else is as it must be, with version 1.0.0 of the extension too."""
+    done = measure(tmp_path, own_linear=True, extension="1.0.0", torch_npu="2.8.0.post2")
     forms = {c["form"] for c in done.receipt["claims"] if not c["on"]["equal"]}
     assert forms == {"linear(x, w)", "linear(x, w, bias)"}
     assert done.code == 1
 
 
-def test_a_kernel_that_fails_stops_nothing_else(tmp_path: Path) -> None:
-    done = measure(tmp_path, failing=["npu_mm_batch_invariant"])
+def test_a_kernel_that_fails_stops_nothing_else(failing: tuple[Measured, Path]) -> None:
+    done, _ = failing
     assert done.code == 1
     assert done.verdicts("on") == {**EVERY, "mm": None, "addmm": None}
     assert done.verdicts("off") == NONE
@@ -113,16 +126,10 @@ def test_a_kernel_that_fails_stops_nothing_else(tmp_path: Path) -> None:
     assert errors == {"RuntimeError: the kernel failed, see ..."}
 
 
-def test_extension_1_measures_the_same(tmp_path: Path) -> None:
-    done = measure(tmp_path, extension="1.0.0", torch_npu="2.8.0.post2")
-    assert (done.code, done.verdicts("on")) == (0, EVERY)
-
-
 @pytest.mark.parametrize(
     ("machine", "code"),
     [
         ({"absent": ["torch"]}, 1),
-        ({"absent": ["torch_npu"]}, 1),
         ({"device": False}, 4),
     ],
 )
@@ -137,10 +144,16 @@ def test_without_a_device_nothing_is_compared(
 
 
 def test_without_the_extension_only_the_native_kernels_are_measured(tmp_path: Path) -> None:
-    done = measure(tmp_path, extension="another")
+    """What stands beside the kit is not imported: it may be the extension's own source."""
+    (tmp_path / "batch_invariant_ops").mkdir()
+    beside = tmp_path / "batch_invariant_ops" / "__init__.py"
+    beside.write_text("raise SystemExit('imported')\n", encoding="utf-8")
+    done = measure(tmp_path, extension="none")
     assert done.code == 1
     assert done.verdicts("off") == NONE
     assert set(done.verdicts("on").values()) == {None}
+    told = {fact["id"]: fact["found"] for fact in done.receipt["facts"]}
+    assert told["extension.package"] == "not installed"
 
 
 def test_the_kit_needs_nothing_but_itself(tmp_path: Path) -> None:
@@ -204,16 +217,6 @@ def test_an_interrupted_run_leaves_no_receipt(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (130, "")
     assert printed.endswith("interrupted; there is no receipt\n")
     assert not (tmp_path / "receipt.json").exists()
-
-
-def test_what_stands_beside_the_kit_is_not_imported(tmp_path: Path) -> None:
-    """The extension's own source may lie there, which registers nothing."""
-    (tmp_path / "batch_invariant_ops").mkdir()
-    beside = tmp_path / "batch_invariant_ops" / "__init__.py"
-    beside.write_text("raise SystemExit('imported')\n", encoding="utf-8")
-    done = measure(tmp_path, extension="none")
-    told = {fact["id"]: fact["found"] for fact in done.receipt["facts"]}
-    assert told["extension.package"] == "not installed"
 
 
 def test_the_kit_is_made_of_the_modules_as_they_are() -> None:

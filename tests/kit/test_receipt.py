@@ -185,13 +185,11 @@ def test_one_name_of_the_attention_is_not_the_other(tree: Path) -> None:
     ],
 )
 def test_verdicts(tree: Path, values: dict[str, Any], verdict: str, said: str) -> None:
-    def change(receipt: dict[str, Any]) -> None:
-        claims(receipt, "mm", **values)
-
-    done = verify(tree, change, "--static", "--format", "json")
-    found = of(done, "measured")["npu_ops.measured_mm"]
-    assert (found["verdict"], said in found["message"]) == (verdict, True), found["message"]
-    assert done.code == (1 if verdict == "fail" else 0)
+    receipt = copy.deepcopy(RECEIPT)
+    claims(receipt, "mm", **values)
+    found = results(read(write(tree, receipt)), open_directory(tree, PROJECT), [])
+    (mm,) = [each for each in found if each.id == "npu_ops.measured_mm"]
+    assert (mm.verdict, said in mm.message) == (verdict, True), mm.message
 
 
 def test_an_operator_that_was_not_compared(tree: Path) -> None:
@@ -281,11 +279,9 @@ def test_a_machine_on_which_something_is_wrong(tree: Path) -> None:
         lambda receipt: {key: value for key, value in receipt.items() if key != "npu_ops"},
     ],
 )
-def test_what_is_no_receipt(tree: Path, spoil: Callable[[Any], Any]) -> None:
-    path = write(tree, spoil(copy.deepcopy(RECEIPT)))
-    done = run("verify", tree, "--static", "--receipt", path)
-    assert (done.code, done.stdout) == (4, b"")
-    assert "is no receipt" in done.stderr
+def test_what_is_no_receipt(tmp_path: Path, spoil: Callable[[Any], Any]) -> None:
+    with pytest.raises(Refused, match="is no receipt"):
+        read(write(tmp_path / "tree", spoil(copy.deepcopy(RECEIPT))))
 
 
 def test_whatever_stands_in_a_receipt_it_is_judged_or_refused(tree: Path) -> None:

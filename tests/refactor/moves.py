@@ -236,10 +236,11 @@ def _head(text: str, place: Place) -> str:
     tree, needed = ast.parse(text), []
     names = {n.id for n in ast.walk(parsed(place)[0]) if isinstance(n, ast.Name)}
     module = ".".join(place.path.with_suffix("").parts)
+    guards = [node for node in tree.body if isinstance(node, ast.If | ast.Try)]
+    guards = [node for node in guards if _imported(node) & names]
+    names |= {n.id for node in guards for n in ast.walk(node) if isinstance(n, ast.Name)}
     for node in tree.body:
-        guarded = isinstance(node, ast.If | ast.Try) and not any(
-            isinstance(inner, ast.FunctionDef | ast.ClassDef) for inner in ast.walk(node)
-        )
+        guarded = node in guards
         if isinstance(node, ast.Import | ast.ImportFrom) or guarded:
             needed.append(ast.get_source_segment(text, node) or "")
         elif isinstance(node, ast.Assign) and any(
@@ -254,6 +255,12 @@ def _head(text: str, place: Place) -> str:
         ):
             needed.append(f"from {module} import {node.name}")
     return "\n".join(needed) + "\n"
+
+
+def _imported(node: ast.stmt) -> set[str]:
+    """Return the names that the imports under a condition bind."""
+    inner = [n for n in ast.walk(node) if isinstance(n, ast.Import | ast.ImportFrom)]
+    return {alias.asname or alias.name for each in inner for alias in each.names}
 
 
 def _independent(body: Sequence[ast.stmt], first: int, last: int) -> bool:

@@ -57,6 +57,7 @@ def base(version: str) -> dict[PurePosixPath, bytes]:
     paths = {path for found in plan.overlay.cache.mentions.values() for path in found}
     paths |= {path for path, _ in plan.overlay.cache.sources}
     paths |= {tree.package / "srt/utils/common.py", tree.package / "srt/utils.py"}
+    paths.add(tree.package / PROJECT.vendor_folder / f"{symbols.UPSTREAM_OPS}.py")
     read = {path: tree.read(path) for path in sorted(paths)}
     return {path: data for path, data in read.items() if data is not None}
 

@@ -16,6 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -183,23 +184,32 @@ def in_last_bits(result: torch.Tensor, batch: int) -> torch.Tensor:
     return torch.where(result.isfinite() & (result != 0), shifted, result)
 
 
+def _exactly(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+    """Compute in float64 and round once: how this CPU adds up does not reach the result."""
+    hosts = [cpu(tensor) for tensor in tensors]
+    kinds = {host.dtype for host in hosts}
+    if len(kinds) > 1 or not hosts[0].is_floating_point():
+        return function(*hosts)
+    return function(*(host.double() for host in hosts)).to(hosts[0].dtype)
+
+
 def _native_mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return npu(in_last_bits(torch.mm(cpu(a), cpu(b)), a.shape[0]))
+    return npu(in_last_bits(_exactly(torch.mm, a, b), a.shape[0]))
 
 
 def _native_bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return npu(in_last_bits(torch.bmm(cpu(a), cpu(b)), a.shape[0] * a.shape[1]))
+    return npu(in_last_bits(_exactly(torch.bmm, a, b), a.shape[0] * a.shape[1]))
 
 
 def _native_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     rows = math.prod(a.shape[:-1])
-    return npu(in_last_bits(torch.matmul(cpu(a), cpu(b)), rows))
+    return npu(in_last_bits(_exactly(torch.matmul, a, b), rows))
 
 
 def _native_addmm(
     bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
-    result = torch.addmm(cpu(bias), cpu(a), cpu(b), beta=beta, alpha=alpha)
+    result = _exactly(partial(torch.addmm, beta=beta, alpha=alpha), bias, a, b)
     return npu(in_last_bits(result, a.shape[0]))
 
 
@@ -210,19 +220,34 @@ def _native_mean_dim(
     *,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    result = torch.mean(cpu(tensor), dim, keepdim, dtype=dtype)
+    result = _mean(tensor, dim, keepdim, dtype)
     return npu(in_last_bits(result, result.numel()))
+
+
+def _mean(
+    tensor: torch.Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
+) -> torch.Tensor:
+    host = cpu(tensor)
+    if not host.is_floating_point() or (dtype is not None and not dtype.is_floating_point):
+        return torch.mean(host, dim, keepdim, dtype=dtype)
+    return torch.mean(host.double(), dim, keepdim).to(dtype or host.dtype)
 
 
 def _native_mean(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     batch = tensor.shape[0] if tensor.dim() else 1
-    return npu(in_last_bits(torch.mean(cpu(tensor), dtype=dtype), batch))
+    return npu(in_last_bits(_mean(tensor, None, False, dtype), batch))
 
 
 def _native_log_softmax(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     host = cpu(tensor).float() if half_to_float else cpu(tensor)
     rows = host.numel() // max(host.shape[dim], 1) if host.dim() else 1
-    return npu(in_last_bits(torch._log_softmax(host, dim, False), rows))
+    return npu(in_last_bits(_log_softmax(host, dim), rows))
+
+
+def _log_softmax(host: torch.Tensor, dim: int) -> torch.Tensor:
+    if not host.is_floating_point():
+        return torch._log_softmax(host, dim, False)
+    return torch._log_softmax(host.double(), dim, False).to(host.dtype)
 
 
 NATIVE_KERNELS: dict[str, Callable[..., torch.Tensor]] = {
