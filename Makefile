@@ -53,11 +53,13 @@ docs: $(VENV)/run.stamp
 docs-torch-npu: $(VENV)/run.stamp
 	$(BIN)/python docs/torch_npu.py
 
-# Rewrites what the tests compare with: the statuses and edits of the releases, the cases of the
-# seams, the simulator's schemas. Review the result as a diff.
+# Rewrites what the tests compare with: statuses and edits of the releases, cases of the seams, the
+# page of faults, the simulator's schemas. Review the result as a diff.
 refresh: $(VENV)/test.stamp
 	$(BIN)/python -m tests.codemods.refresh
 	$(BIN)/python -m tests.upstream.refresh
+	$(BIN)/python -m tests.codemods.refresh
+	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.simulator.refresh
 
 bench: $(VENV)/test.stamp
