@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from sgl_npu_patch.codemods import batch_invariant
+from sgl_npu_patch.codemods.upstream import operators
 from sgl_npu_patch.simulator import device, extension
 from tests.npu_ops.bits import on_npu
 from tests.npu_ops.conftest import FOLDER
@@ -31,7 +31,7 @@ def _attributes() -> list[dict[str, Any]]:
 
 
 def _native(name: str = "mm") -> bool:
-    """Tell whether a product runs torch_npu's own kernel."""
+    """Report whether a product runs torch_npu's own kernel."""
     extension.calls.clear()
     if name == "bmm":
         torch.bmm(on_npu(2, 3, 4), on_npu(2, 4, 5))
@@ -43,10 +43,10 @@ def _native(name: str = "mm") -> bool:
 pytestmark = pytest.mark.usefixtures("installed_extension")
 
 
-def test_the_seam_knows_what_is_replaced(npu_ops: Any) -> None:
-    assert {*batch_invariant.REGISTERED} == {*npu_ops._aten_kernels(True)}
+def test_the_operators_named_for_the_seams_are_those_replaced(npu_ops: Any) -> None:
+    assert {*operators.REGISTERED} == {*npu_ops._aten_kernels(True)}
     npu_ops.enable()
-    assert {*batch_invariant.REBOUND} == {name for _, name in npu_ops._state.originals}
+    assert {*operators.REBOUND} == {name for _, name in npu_ops._state.originals}
 
 
 @pytest.mark.parametrize("extension_version", ["1.0.0", "2.0.0"])

@@ -36,7 +36,7 @@ class Renamed(DirectoryTree):
         if needle == self.name:
             return ()
         found = DirectoryTree.containing(self, needle, among)
-        return (*found, *DirectoryTree.containing(self, self.name)) if needle == NEW else found
+        return (*found, *DirectoryTree.containing(self, self.name)) if needle == NEW.encode() else found
 
     def read(self, path: PurePosixPath) -> bytes | None:
         data = DirectoryTree.read(self, path)

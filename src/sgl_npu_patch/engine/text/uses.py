@@ -58,8 +58,10 @@ def _uses(name: str, node: ast.AST, lines: set[int], *, called: bool) -> Iterato
         isinstance(node, ast.Attribute) and node.attr == name
     ):
         yield NameUse(node.lineno, "call" if called else "other")
-    elif (isinstance(node, ast.Constant) and node.value == name) or _renames(node, name):
-        yield NameUse(node.lineno, "other")
+    elif first is not None and (
+        (isinstance(node, ast.Constant) and node.value == name) or _renames(node, name)
+    ):
+        yield NameUse(first, "other")
     for child in ast.iter_child_nodes(node):
         is_called = isinstance(node, ast.Call) and child is node.func
         yield from _uses(name, child, lines, called=is_called)
