@@ -36,7 +36,9 @@ class Renamed(DirectoryTree):
         if needle == self.name:
             return ()
         found = DirectoryTree.containing(self, needle, among)
-        return (*found, *DirectoryTree.containing(self, self.name)) if needle == NEW.encode() else found
+        if needle != NEW.encode():
+            return found
+        return (*found, *DirectoryTree.containing(self, self.name))
 
     def read(self, path: PurePosixPath) -> bytes | None:
         data = DirectoryTree.read(self, path)
