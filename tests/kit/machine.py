@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class _Absent:
 def main() -> None:
     """Set the machine up and run the program on it."""
     warnings.simplefilter("ignore")
+    # A process that was started in the background ignores it, and so do those that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     machine: dict[str, Any] = json.loads(sys.argv[1])
     for name, value in machine.get("environment", {}).items():
         os.environ.pop(name, None)
