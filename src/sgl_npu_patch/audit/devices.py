@@ -7,25 +7,26 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.audit.catalogue import Operator
-from sgl_npu_patch.audit.mode import ENABLE, Mode
+from sgl_npu_patch.audit.mode import Mode
 from sgl_npu_patch.audit.npu_path import devices_asked_for, where_of_file
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.audit.scan import RUNTIME, Call
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine.errors import AnchorError, Site
 
-_HANDLERS = ("_handle_deterministic_inference", "handle_deterministic_inference")
 _BACKENDS = {"fa3", "triton"}
-_ASCEND = "ascend"
 _KEYS, _NPU_KEYS = {"CUDA", "XPU", "HIP"}, {"NPU", "PrivateUse1"}
 _MARK = "DETERMINISTIC"
-_RADIX_OFF = "disable_radix_cache = True"
+_RADIX_OFF = f"{symbols.DISABLE_RADIX_CACHE} = True"
 
 
 def scan(parsed: Parsed, mode: Mode) -> Iterator[Call]:
     """Yield the lists of backends, the dispatching functions and a mode without the NPU."""
     if mode.site is not None and not any(name.startswith("aten::") for name in mode.replaced):
-        yield _call(ENABLE, mode.site, "It registers nothing for the NPU.", "batch_invariant")
-    for path in _files(parsed, _MARK.encode(), *(name.encode() for name in _HANDLERS)):
+        yield _call(
+            mode.site.symbol, mode.site, "It registers nothing for the NPU.", "batch_invariant"
+        )
+    for path in _files(parsed, _MARK.encode(), *(name.encode() for name in symbols.HANDLER.names)):
         yield from _lists(parsed, path)
     for path in _files(parsed, b"def dispatch_forward", b"dispatch_device", b"dispatch_key"):
         yield from _dispatching(parsed, path)
@@ -56,10 +57,10 @@ def _lists(parsed: Parsed, path: PurePosixPath) -> Iterator[Call]:
                 radix = "RADIX" in name
                 if not (radix and _cache_must_stay_off(parsed)):
                     seam = "radix_cache" if radix else "backend_lists"
-                    why = f"{name} has no {_ASCEND}."
+                    why = f"{name} has no {symbols.ASCEND}."
                     yield _call(name, Site(path, node.lineno, name), why, seam)
     for function in ast.walk(module):
-        if isinstance(function, ast.FunctionDef) and function.name in _HANDLERS:
+        if isinstance(function, ast.FunctionDef) and function.name in symbols.HANDLER.names:
             yield from _literals(parsed, path, function)
 
 
@@ -77,7 +78,7 @@ def _literals(parsed: Parsed, path: PurePosixPath, function: ast.FunctionDef) ->
             continue
         seam = "radix_cache" if node in gates else "deepseek_refused"
         name, site = ast.unparse(node), Site(path, node.lineno, function.name)
-        yield _call(name, site, f"What it refuses is refused for {_ASCEND}.", seam)
+        yield _call(name, site, f"What it refuses is refused for {symbols.ASCEND}.", seam)
 
 
 def _turns_cache_off(node: ast.stmt) -> bool:
@@ -88,7 +89,7 @@ def _lacks_ascend(node: ast.expr) -> bool:
     if not isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         return False
     names = {each.value for each in node.elts if isinstance(each, ast.Constant)}
-    return len(names) > 1 and bool(names & _BACKENDS) and _ASCEND not in names
+    return len(names) > 1 and bool(names & _BACKENDS) and symbols.ASCEND not in names
 
 
 def _cache_must_stay_off(parsed: Parsed) -> bool:

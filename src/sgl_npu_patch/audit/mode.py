@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 
 from sgl_npu_patch.audit.parsed import WHOLE, Parsed
 from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.codemods.upstream.symbols import ENABLE
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.verify.replacements import constants_of, text_of
 
-ENABLE = "enable_batch_invariant_mode"
 _COLLECTIVES = "HCCL_DETERMINISTIC"
 _NAMESPACES = ("torch.ops.npu", "torch_npu")
 
@@ -40,11 +40,12 @@ def read_mode(parsed: Parsed) -> Mode:
     found = {_COLLECTIVES} if _sets_collectives(parsed) else set()
     site = None
     files: set[PurePosixPath] = set()
-    for path in parsed.tree.containing(b"def " + ENABLE.encode()):
+    names = ENABLE.names
+    for path in {p for name in names for p in parsed.tree.containing(f"def {name}".encode())}:
         module, where = parsed.module(path), parsed.places(path)
         for function in module.body:
-            if isinstance(function, ast.FunctionDef) and function.name == ENABLE:
-                site = Site(path, function.lineno, ENABLE)
+            if isinstance(function, ast.FunctionDef) and function.name in names:
+                site = Site(path, function.lineno, function.name)
                 on_npu = [
                     node
                     for node in ast.walk(function)

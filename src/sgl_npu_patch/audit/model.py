@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.audit.parsed import WHOLE, Parsed
-from sgl_npu_patch.audit.scan import SAMPLER
 from sgl_npu_patch.engine.errors import Refused, Site
 
 _FOLLOWED = ("srt/models", "srt/layers", "srt/hardware_backend/npu", "kernels")
@@ -21,7 +20,6 @@ _ALWAYS = (
     "srt/server_args.py",
     "srt/arg_groups",
     "srt/utils",
-    str(SAMPLER),
 )
 """What the launch chooses rather than the model, and every request runs through."""
 
@@ -44,7 +42,7 @@ def uses(parsed: Parsed, model_file: str) -> Callable[[Site], bool]:
 
     def used(site: Site) -> bool:
         relative = parsed.relative(site.path)
-        if any(relative.is_relative_to(folder) for folder in _ALWAYS):
+        if site.path in parsed.samplers or any(map(relative.is_relative_to, _ALWAYS)):
             return True
         names = reached.get(site.path, set())
         whole = WHOLE in names or (not site.symbol and bool(names))

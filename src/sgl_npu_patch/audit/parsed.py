@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePosixPath
 
 from sgl_npu_patch.audit.npu_path import Place, Where, classify, where_of_file
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine.errors import Refused, Unparsable
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
@@ -32,6 +34,13 @@ class Parsed:
         default_factory=dict
     )
     _places: dict[tuple[ast.Module, Where], Mapping[ast.AST, Place]] = field(default_factory=dict)
+
+    @cached_property
+    def samplers(self) -> set[PurePosixPath]:
+        """Name the files of the sampler, which every request runs through."""
+        usual = {self.tree.package / form.file for form in symbols.DRAW.forms}
+        definitions = (f"def {name}(".encode() for name in symbols.DRAW.names)
+        return usual.union(*map(self.tree.containing, definitions))
 
     def relative(self, path: PurePosixPath) -> PurePosixPath:
         """Give a path below the package."""

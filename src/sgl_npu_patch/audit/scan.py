@@ -23,8 +23,6 @@ Kind = Literal["operator", "by-value", "dispatch"]
 
 RUNTIME = ("srt", "kernels")
 """The server's own code; the rest of the package (clients, benchmarks, diffusion) is not on it."""
-SAMPLER = PurePosixPath("srt/layers/sampler.py")
-DRAW = "multinomial_with_seed"
 
 _PACKAGES = ("torch", "sgl_kernel_npu")
 _NPU_ONLY = ("torch_npu.", "torch.ops.npu.", "torch.ops.atb.", "torch.npu.", "sgl_kernel_npu.")
@@ -116,7 +114,7 @@ def _files(parsed: Parsed, catalogue: Catalogue) -> dict[PurePosixPath, tuple[by
         relative = parsed.relative(path)
         if relative.parts[0] not in RUNTIME:
             continue
-        if path in whole or where_of_file(relative) == "npu" or relative == SAMPLER:
+        if path in whole or where_of_file(relative) == "npu" or path in parsed.samplers:
             found[path] = ()
         elif path in in_parts and where_of_file(relative) != "elsewhere":
             found[path] = (*_NEAR, *map(re.escape, everywhere))
@@ -148,7 +146,7 @@ class _File:
             return False
         if place.where == "npu" or name.startswith(_NPU_ONLY):
             return True
-        return self._catalogue.find(name).everywhere or self._relative == SAMPLER
+        return self._catalogue.find(name).everywhere or self._path in self._parsed.samplers
 
     def _call(self, use: Use) -> Call:
         name = full_name(use)
@@ -189,7 +187,7 @@ class _File:
 
     def _is_seeded(self, site: Site) -> bool:
         """Tell whether a function of the sampler draws by the requests' seeds where it has them."""
-        if self._relative != SAMPLER:
+        if self._path not in self._parsed.samplers:
             return False
         function = next(
             node
@@ -197,7 +195,9 @@ class _File:
             if isinstance(node, ast.FunctionDef)
             and node.lineno <= site.line <= (node.end_lineno or 0)
         )
-        return any(isinstance(n, ast.Name) and n.id == DRAW for n in ast.walk(function))
+        return any(
+            isinstance(n, ast.Name) and n.id in symbols.DRAW.names for n in ast.walk(function)
+        )
 
     def _methods(self, where: Mapping[ast.AST, Place], known: set[ast.AST]) -> Iterator[Call]:
         methods = self._catalogue.methods()

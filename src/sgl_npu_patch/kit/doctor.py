@@ -74,14 +74,30 @@ def examine(
             for outcome in plan.outcomes
         )
     with ExitStack() as folders:
-        package = None
+        mode = None
         if tree is not None and execute:
             from sgl_npu_patch.engine.trees.open import as_folder
 
-            package = str(folders.enter_context(as_folder(tree)) / tree.package)
-        seen = _ask(python, {"guarded": guarded, "package": package})
+            mode = _mode_of(folders.enter_context(as_folder(tree)) / tree.package)
+        seen = _ask(python, {"guarded": guarded, "mode": mode})
     found = [Fact(**each) for each in seen["facts"]]
     return Examination((*found, *own), seen["versions"], seen["chip"])
+
+
+def _mode_of(package: Path) -> dict[str, str]:
+    """Name the functions by which a tree's mode is entered and left, and their modules."""
+    from sgl_npu_patch.codemods.upstream import symbols
+    from sgl_npu_patch.simulator.modules import NotInTree, require
+
+    try:
+        enter, leave = (require(package, each) for each in (symbols.ENABLE, symbols.DISABLE))
+    except NotInTree as error:
+        raise Refused(str(error)) from error
+    return {
+        "folder": str(package.parent),
+        "enter": f"{enter.module}:{enter.name}",
+        "leave": f"{leave.module}:{leave.name}",
+    }
 
 
 def _plan(tree: SourceTree) -> Plan:

@@ -138,12 +138,12 @@ def tell_facts(load: Load, request: dict[str, Any]) -> None:
     """Print the facts as one JSON document; nothing else can reach stdout.
 
     Args:
-        request: ``guarded``, and ``package``, the folder of a tree to execute, or None.
+        request: ``guarded``, and ``mode``, by which a tree's own is entered and left, or None.
     """
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    package = request["package"]
-    mode = _ours(load) if package is None else _of_tree(Path(package))
+    given = request["mode"]
+    mode = _ours(load) if given is None else _of_tree(**given)
     seen = facts.collect(mode, guarded=request["guarded"])
     json.dump(asdict(seen), answer)
     answer.close()
@@ -167,20 +167,23 @@ def _ours(load: Load) -> facts.Mode:
     return mode
 
 
-def _of_tree(package: Path) -> facts.Mode:
-    """Give the mode of a tree, whose code is executed for it."""
+def _of_tree(folder: str, enter: str, leave: str) -> facts.Mode:
+    """Return the mode of a tree, whose code is executed for it."""
 
     @contextmanager
     def mode() -> Iterator[None]:
-        sys.path.insert(0, str(package.parent))
+        sys.path.insert(0, folder)
         from importlib import import_module
 
-        module: Any = import_module("sglang.srt.batch_invariant_ops.batch_invariant_ops")
-        module.enable_batch_invariant_mode()
+        def function(name: str) -> Any:
+            module, _, attribute = name.partition(":")
+            return getattr(import_module(module), attribute)
+
+        function(enter)()
         try:
             yield
         finally:
-            module.disable_batch_invariant_mode()
+            function(leave)()
 
     return mode
 
