@@ -89,7 +89,7 @@ def test_conflict_is_told_with_its_evidence() -> None:
     sources = edited(SAMPLER, ("_sample_from_logits", "_draw_from_logits"), count=2)
     result = fails(sources, "sampler.in_place")
     assert "_sample_from_logits" in result.expected
-    assert "restore it" in result.action
+    assert "restore the name" in result.action
 
 
 def test_code_that_parses_but_does_not_compile() -> None:
