@@ -2,8 +2,8 @@
 
 A pattern is an expression or one or more statements. In it ``$name`` stands for any expression,
 the same one wherever the name stands again, and ``$_`` for any at all. ``...`` stands for whatever
-arguments follow in a call, and for whatever statements follow in a block. Layout, comments and the
-quotes of strings do not matter.
+arguments follow in a call, and for whatever statements follow in a block. Layout, comments, the
+quotes of strings and the annotation of an assigned variable do not matter.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def _fits(pattern: object, node: object, found: Found) -> bool:
         return name == "_" or read.alike(found.setdefault(name, node), node)
     if isinstance(pattern, cst.SimpleString) and isinstance(node, cst.SimpleString):
         return pattern.evaluated_value == node.evaluated_value
+    if isinstance(pattern, cst.Assign) and isinstance(node, cst.AnnAssign):
+        targets = [target.target for target in pattern.targets]
+        return _fit([*targets, pattern.value], [node.target, node.value], found)
     if isinstance(pattern, cst.CSTNode):
         return type(pattern) is type(node) and all(
             _fits(getattr(pattern, name), getattr(node, name), found)
