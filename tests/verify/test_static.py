@@ -392,6 +392,11 @@ def test_dispatch_keys(old: str, new: str) -> None:
     fails(edited(COMMON, (old, new)), "device_dispatch.answers_npu")
 
 
+def test_an_annotated_dispatch_key() -> None:
+    annotated = ('key = "XPU"', 'key: "object" = "XPU"')
+    passes(edited(COMMON, annotated), "device_dispatch.answers_npu")
+
+
 def test_layout() -> None:
     flag = "    if is_npu():\n"
     sources = patched()
