@@ -47,7 +47,7 @@ def test_a_function_that_moved_unchanged_behaves_as_before(definition: str) -> N
     share(REPAIRED)
     name = places(REPAIRED)[definition].block.name
     case = next(
-        each for each in cases("moved_to_module", REPAIRED, 12, seed=3) if each.touched == name
+        each for each in cases("moved_to_module", REPAIRED, 60, seed=3) if each.touched == name
     )
     assert judge(case) == "right"
     assert verified(case) == "passed"
@@ -62,10 +62,13 @@ def test_every_kind_is_in_the_table_and_few_are_refused() -> None:
     assert [row[0] for row in rows] == [
         (kind.__doc__ or "").partition("\n")[0] for kind in KINDS.values()
     ]
-    for what, total, right, refused, _, wrong, passed, not_applicable, false in rows:
+    for what, total, right, refused, _, wrong, *verified_too in rows:
         assert int(total) >= 50, what
         assert int(right) + int(refused) == int(total), what
         assert int(refused) <= 0.4 * int(total), what
         assert int(wrong) == 0, what
-        assert int(passed) + int(not_applicable) >= 1, what
-        assert int(false) == 0, what
+        # A page that was written without verifying has no such columns.
+        if verified_too:
+            passed, not_applicable, false = map(int, verified_too)
+            assert passed + not_applicable >= 1, what
+            assert false == 0, what

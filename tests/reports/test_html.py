@@ -61,7 +61,7 @@ def test_every_cell_says_its_status(chromium: Browser, tmp_path: Path) -> None:
             said = [re.split(r" \(|,", cell)[0] for cell in row[1:]]
             wanted = [outcome["status"] for outcome in result["outcomes"]]
             assert said[: len(wanted)] == wanted
-    assert rows[0][6] == "applied, 1 failed"
+    assert rows[0][6] == "pending, 1 failed"
     assert rows[1][3] == "upstream (2 gaps)"
 
 
@@ -89,7 +89,7 @@ def test_a_cell_opens_its_reason_evidence_and_diff(chromium: Browser, tmp_path: 
 def test_news_are_marked(chromium: Browser, tmp_path: Path) -> None:
     show(chromium, tmp_path, with_baseline())
     assert chromium.value(CELLS)[4][4] == "conflict, new"
-    assert "applied before" in opened(chromium, "release/fork", "device_dispatch")
+    assert "pending before" in opened(chromium, "release/fork", "device_dispatch")
     assert "Move the dispatch elsewhere" in chromium.value("document.querySelector('ul').innerText")
 
 
