@@ -15,10 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from sgl_npu_patch.simulator.sglang import Execution
 from sgl_npu_patch.verify.behaviour import Check, Failed, NotApplicable, Subject, declared
 from sgl_npu_patch.verify.behaviour.guard import forbid_writing
-from sgl_npu_patch.verify.behaviour.harness import limit_of
 
 
 def main() -> None:
@@ -29,6 +27,9 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # Ends a process whose parent was killed, and shows where a check hangs.
     faulthandler.dump_traceback_later(request["seconds"], exit=True)
+    # Loads torch, which takes long on a busy machine: the time runs already.
+    from sgl_npu_patch.simulator.sglang import Execution
+
     subject = Subject(
         package=Path(request["package"]),
         base=Path(request["base"]) if request["base"] else None,
@@ -77,6 +78,8 @@ def verdict(each: Check, subject: Subject) -> dict[str, Any]:
             "code": failure.code or _where(failure),
         }
     except BaseException as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
+        from sgl_npu_patch.verify.behaviour.harness import limit_of
+
         limit = limit_of(error, subject.package)
         if limit is not None:
             told = f"not run: {limit.reason}"
