@@ -32,8 +32,6 @@ OLD = "0.5.9"
 OLDER = "0.5.4.post1"
 NATIVE = "0.5.13"
 GUARDS_MODULE = f"{PROJECT.vendor_folder}/launch_guards.py"
-DISTINCT = ("backend_lists", "radix_cache", "sampling_backend", "device_dispatch")
-"""Where our form equals upstream's, so that our header tells which of them it is."""
 
 ENABLE = "enable_batch_invariant_mode"
 HANDLER = "_handle_deterministic_inference"
@@ -259,7 +257,7 @@ IMPORT_TORCH_NPU = "if _is_npu:\n    import torch_npu\n"
 
 def refused_mode(text: str) -> dict[str, str]:
     """Return what is refused where the mode cannot be told to be upstream's."""
-    stopped = ("backend_lists", "radix_cache", "batch_invariant", "npu_ops", "launch_guards")
+    stopped = ("backend_lists", "radix_cache", "batch_invariant", "npu_ops")
     return dict.fromkeys(stopped, text)
 
 
@@ -458,9 +456,14 @@ OURS = dict.fromkeys(
     ),
     "already",
 ) | {"attention_comment": "not-needed"}
+ADAPTED = {
+    **dict.fromkeys(("backend_lists", "sampling_backend", "device_dispatch"), "upstream"),
+    "radix_cache": "pending",
+}
+"""Where upstream's mode stands, forms that are alike are upstream's too."""
 
 
-@fixture(NEW, changed={**OURS, "radix_cache": "pending"})
+@fixture(NEW, changed={**OURS, **ADAPTED})
 def ours_and_the_mode_of_upstream_merged(files: Files) -> None:
     patch(files)
     given = sources(NATIVE)
@@ -536,10 +539,7 @@ def ours_with_its_import_moved_to_module_level(files: Files) -> None:
 
 @fixture(
     NATIVE,
-    changed={
-        **dict.fromkeys((*DISTINCT, "launch_guards"), "already"),
-        "radix_cache": "pending",
-    },
+    changed={**ADAPTED, "launch_guards": "already"},
 )
 def our_guards_carried_on_to_a_native_release(files: Files) -> None:
     older = sources(NEW)
