@@ -271,11 +271,7 @@ def left_open(view: View) -> tuple[str, ...]:
 def gaps(view: View) -> tuple[str, ...]:
     """Name what upstream's branch leaves open; see seams.md for each."""
     enable = ENABLE.find(view)
-    rebound = {
-        read.dotted(target.target)
-        for statement in read.find_all(enable.node, cst.Assign)
-        for target in statement.targets
-    }
+    rebound = {*map(read.dotted, read.targets(enable.node))}
     found = []
     if f"torch_npu.{FUSED_ATTENTION}" not in rebound:
         found.append(known.ALIAS_NOT_REBOUND.name)
@@ -284,7 +280,7 @@ def gaps(view: View) -> tuple[str, ...]:
     if not any(name.endswith(FUSED_ATTENTION_V2) for name in rebound):
         found += left_open(view)
     disable = DISABLE.find(view)
-    if not any("npu" in read.code(s) for s in read.find_all(disable.node, cst.Assign)):
+    if not any("npu" in read.dotted(target) for target in read.targets(disable.node)):
         found.append(known.REBINDING_NOT_UNDONE.name)
     npu = [
         read.string(call.args[0].value)

@@ -201,14 +201,9 @@ def _sets(node: cst.CSTNode) -> bool:
     """Report whether a plain statement sets the sampling backend, by whatever means."""
     if not isinstance(node, cst.SimpleStatementLine):
         return False
-    targets: list[cst.CSTNode] = [
-        *(t.target for n in read.find_all(node, cst.Assign) for t in n.targets),
-        *(n.target for n in read.find_all(node, cst.AugAssign)),
-        *(n.target for n in read.find_all(node, cst.AnnAssign)),
-    ]
     stored = any(
         attribute.attr.value == ATTRIBUTE
-        for target in targets
+        for target in read.targets(node)
         for attribute in read.find_all(target, cst.Attribute)
     )
     return stored or any(

@@ -74,11 +74,7 @@ def takes_probabilities(spot: Spot) -> bool:
             for side in (operation.left, operation.right)
         ),
     ]
-    bound = {
-        read.dotted(target.target)
-        for statement in read.find_all(spot.node, cst.Assign)
-        for target in statement.targets
-    }
+    bound = {*map(read.dotted, read.targets(spot.node))}
     if first not in bound and any(_retyped(value) == first for value in added):
         return False
     raise AnchorError(

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from sgl_npu_patch.audit.npu_path import Place, Where, classify, where_of_file
 from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine.errors import Refused, Unparsable
+from sgl_npu_patch.engine.text.plain import parse
 from sgl_npu_patch.engine.trees.directory import SourceTree
 
 WHOLE = "*"
@@ -106,12 +107,12 @@ class Parsed:
 def _parse(path: PurePosixPath, data: bytes, near: Collection[bytes]) -> ast.Module:
     if near:
         try:
-            return ast.parse(_only_near(data, near))
+            return parse(_only_near(data, near))
         except (SyntaxError, ValueError, RecursionError):
             # What was left out was more than functions; the whole file decides.
             pass
     try:
-        return ast.parse(data)
+        return parse(data)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 0
         raise Unparsable(path, f"this Python cannot parse it: {error}", line) from error

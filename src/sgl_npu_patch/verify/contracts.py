@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 
 from sgl_npu_patch.engine.errors import Site
 from sgl_npu_patch.engine.model import Result, Verdict
+from sgl_npu_patch.engine.text.plain import parse
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.verify import replacements
 from sgl_npu_patch.verify.npu_calls import Use, find_uses
@@ -47,7 +48,7 @@ def check(tree: SourceTree, given: str) -> list[Result]:
     results: list[Result] = []
     for path in _files(tree):
         try:
-            modules[path] = ast.parse(tree.read(path) or b"")
+            modules[path] = parse(tree.read(path) or b"")
         except (SyntaxError, ValueError, RecursionError) as error:
             results.append(_unreadable(path, error))
     uses = [use for path, module in modules.items() for use in _uses(tree, path, module)]

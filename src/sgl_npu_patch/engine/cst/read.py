@@ -156,6 +156,15 @@ def assigned(node: cst.CSTNode | None) -> tuple[str, cst.BaseExpression] | None:
     return None
 
 
+def targets(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """Yield what the assignments in a node assign to, plain, annotated or augmented."""
+    for found in walk(node):
+        if isinstance(found, cst.Assign):
+            yield from (each.target for each in found.targets)
+        elif isinstance(found, cst.AnnAssign | cst.AugAssign):
+            yield found.target
+
+
 _ARITHMETIC: dict[type[cst.CSTNode], Callable[[float, float], float]] = {
     cst.Add: operator.add,
     cst.Subtract: operator.sub,

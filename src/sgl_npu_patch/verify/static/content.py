@@ -131,7 +131,7 @@ def _answers(function: FunctionNode) -> dict[str, set[str]]:
             constants = {
                 str(part.value)
                 for statement in node.body
-                if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return)
+                if isinstance(statement, ast.Assign | ast.Return)
                 for part in (ast.walk(statement.value) if statement.value else ())
                 if isinstance(part, ast.Constant)
             }

@@ -21,6 +21,7 @@ from sgl_npu_patch.engine.model import Outcome
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.text.block import Block
+from sgl_npu_patch.engine.text.plain import parse
 from sgl_npu_patch.engine.text.source import Source
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.view import View
@@ -133,7 +134,7 @@ class Judged:
         if path not in self._trees:
             try:
                 text = self.source(path).text.removeprefix(_BOM)
-                self._trees[path] = ast.parse(text, str(path))
+                self._trees[path] = parse(text, str(path))
             except SyntaxError as error:
                 raise _newer(path, error) from error
         return self._trees[path]
