@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from sgl_npu_patch.verify.behaviour import NotApplicable, Subject, check
+from sgl_npu_patch.verify.behaviour import Subject, check
+from sgl_npu_patch.verify.findings import NotApplicable
 
 TRAP = "trap"
 """A folder of the subject's package; nothing in it may change."""

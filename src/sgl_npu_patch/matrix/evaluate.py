@@ -37,8 +37,8 @@ _SWITCH = 0.0005
 """Seconds after which a thread that loads modules lets another one go on."""
 ANSWERS, _RELEASES = "answers", "releases"
 BUG = "this is a bug of sgl-npu-patch; please report it with what it printed"
-MADE_OF = ("codemods", "engine", "npu_ops", "templates")
-"""The parts of this tool that a status depends on."""
+MADE_OF = ("codemods", "engine", "npu_ops", "reports", "templates")
+"""The parts of this tool that a remembered answer depends on."""
 _CHECKED_BY = (*MADE_OF, "verify", "simulator")
 
 

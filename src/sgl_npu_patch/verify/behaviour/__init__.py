@@ -2,7 +2,7 @@
 
 A check returns where the behaviour holds, and may give a text on what it saw. It raises `Failed`,
 or an `AssertionError` with a message that says what was found, where it does not, and
-`NotApplicable` where it has no meaning on a tree.
+`findings.NotApplicable` where it has no meaning on a tree.
 The modules of this package are imported only in the process that `isolation` starts.
 """
 
@@ -48,10 +48,6 @@ class Failed(Exception):
         self.expected = expected
         self.found = found
         self.code = code
-
-
-class NotApplicable(Exception):
-    """Say why a check has no meaning on a tree."""
 
 
 Run = Callable[[Subject], "str | None"]

@@ -15,8 +15,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from sgl_npu_patch.verify.behaviour import Check, Failed, NotApplicable, Subject, declared
+from sgl_npu_patch.verify.behaviour import Check, Failed, Subject, declared
 from sgl_npu_patch.verify.behaviour.guard import forbid_writing
+from sgl_npu_patch.verify.findings import NotApplicable
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ from sgl_npu_patch.codemods.upstream.symbols import Symbol
 from sgl_npu_patch.simulator.modules import find, modules_of, modules_of_class, require
 from sgl_npu_patch.simulator.sglang import Device, Execution
 from sgl_npu_patch.simulator.stubs import NotGiven
-from sgl_npu_patch.verify.behaviour import Failed, NotApplicable
+from sgl_npu_patch.verify.behaviour import Failed
+from sgl_npu_patch.verify.findings import NotApplicable
 
 CHOICES, RADIX = symbols.CHOICES, symbols.SUPPORTED
 DEEPSEEK = "DeepseekV3ForCausalLM"

@@ -12,7 +12,7 @@ import torch
 
 from sgl_npu_patch.simulator import extension
 from sgl_npu_patch.simulator.device import npu
-from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
+from sgl_npu_patch.verify.behaviour import Failed, Subject, check
 from sgl_npu_patch.verify.behaviour.machine import (
     ADD_RMS_NORM,
     ATTENTION,
@@ -44,6 +44,7 @@ from sgl_npu_patch.verify.behaviour.operations import (
     require_invariant,
 )
 from sgl_npu_patch.verify.behaviour.recorded import shown, trace
+from sgl_npu_patch.verify.findings import NotApplicable
 
 ATTENTION_V2 = f"{ATTENTION}_v2"
 

@@ -9,7 +9,8 @@ from sgl_npu_patch.codemods.upstream.symbols import DISPATCH
 from sgl_npu_patch.simulator.modules import cut_function, file_of, parsed
 from sgl_npu_patch.simulator.sglang import Device, Execution, utilities
 from sgl_npu_patch.simulator.stubs import Stub
-from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
+from sgl_npu_patch.verify.behaviour import Failed, Subject, check
+from sgl_npu_patch.verify.findings import NotApplicable
 
 KEYS: dict[Device, str | None] = {"cuda": "CUDA", "hip": "CUDA", "xpu": "XPU", "cpu": None}
 """What other devices give since there is the function; None where it is an error."""

@@ -12,7 +12,7 @@ from typing import Any
 from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
-from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
+from sgl_npu_patch.verify.behaviour import Failed, Subject, check
 from sgl_npu_patch.verify.behaviour.arguments import (
     CHOICES,
     DEEPSEEK,
@@ -24,6 +24,7 @@ from sgl_npu_patch.verify.behaviour.arguments import (
     run,
     shared_execution,
 )
+from sgl_npu_patch.verify.findings import NotApplicable
 
 COLLECTIVES = {"HCCL_DETERMINISTIC": "strict", "LCCL_DETERMINISTIC": "1"}
 EXPECTED_FROM_THE_USER = ("ASCEND_USE_FIA", "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT")

@@ -18,7 +18,8 @@ from sgl_npu_patch.codemods.upstream import modules, operators, symbols
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.modules import modules_of
 from sgl_npu_patch.simulator.sglang import Execution
-from sgl_npu_patch.verify.behaviour import NotApplicable, Subject
+from sgl_npu_patch.verify.behaviour import Subject
+from sgl_npu_patch.verify.findings import NotApplicable
 
 ATTENTION = operators.FUSED_ATTENTION
 WORKSPACE = operators.MAX_WORKSPACE

@@ -13,9 +13,10 @@ import traceback
 from collections.abc import Callable
 
 from sgl_npu_patch.simulator.sglang import VENDORED
-from sgl_npu_patch.verify.behaviour import NotApplicable, Subject, check
+from sgl_npu_patch.verify.behaviour import Subject, check
 from sgl_npu_patch.verify.behaviour.layers import cases, reading
 from sgl_npu_patch.verify.behaviour.layers.world import Layer, Ran, World, try_out, world_of
+from sgl_npu_patch.verify.findings import NotApplicable
 
 _MODE = "batch_invariant"
 _VENDORED = "/".join(VENDORED.split(".")[1:]) + "/"

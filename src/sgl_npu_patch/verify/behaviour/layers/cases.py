@@ -12,7 +12,7 @@ from torch import nn
 
 from sgl_npu_patch.simulator.device import cpu, npu
 from sgl_npu_patch.simulator.stubs import Stub
-from sgl_npu_patch.verify.behaviour import NotApplicable, Subject
+from sgl_npu_patch.verify.behaviour import Subject
 from sgl_npu_patch.verify.behaviour.layers.world import (
     ATTENTION,
     LINEAR,
@@ -22,6 +22,7 @@ from sgl_npu_patch.verify.behaviour.layers.world import (
     World,
 )
 from sgl_npu_patch.verify.behaviour.sampler_machine import Request, random_logits, sampling_info
+from sgl_npu_patch.verify.findings import NotApplicable
 
 _WIDTH = 24
 

@@ -10,8 +10,8 @@ import torch
 
 from sgl_npu_patch.simulator import torch_npu
 from sgl_npu_patch.simulator.modules import file_of, parsed
-from sgl_npu_patch.verify.behaviour import NotApplicable
 from sgl_npu_patch.verify.behaviour.layers.world import ATTENTION, World
+from sgl_npu_patch.verify.findings import NotApplicable
 
 
 def only_read(world: World, why: str, flags: dict[str, bool], part: str = "") -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sgl_npu_patch.simulator.sglang import Device
-from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Run, Subject, check
+from sgl_npu_patch.verify.behaviour import Failed, Run, Subject, check
 from sgl_npu_patch.verify.behaviour.sampler_machine import (
     NEIGHBOURS,
     SUBJECTS,
@@ -24,6 +24,7 @@ from sgl_npu_patch.verify.behaviour.sampler_machine import (
     remembered_hash,
     with_seeds,
 )
+from sgl_npu_patch.verify.findings import NotApplicable
 
 ORIGINAL_LOGPROB = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 LARGEST_HASH = 2**32 - 1
