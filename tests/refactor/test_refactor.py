@@ -30,6 +30,7 @@ def test_no_refactoring_is_patched_wrongly(version: str) -> None:
     assert right >= 0.6 * len(verdicts), verdicts
 
 
+@pytest.mark.slow
 def test_refactorings_are_verified_without_false_failures() -> None:
     """One of each kind by the static checks, and the move that was reported wrongly in full."""
     share(REPAIRED)

@@ -95,6 +95,7 @@ def test_the_reviewed_findings_are_still_reported(version: str) -> None:
     assert listed <= found
 
 
+@pytest.mark.slow
 def test_what_is_left_out_of_files_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = open_directory(release_tree(RELEASE), PROJECT)
     calls = audit(tree).calls
@@ -117,7 +118,11 @@ def test_at_most_one_in_twenty_of_the_reviewed_findings_is_a_false_alarm() -> No
 
 @pytest.mark.parametrize(
     ("version", "tree_of"),
-    [(RELEASE, patched_tree), ("0.5.23", release_tree), ("0.5.23", patched_tree)],
+    [
+        (RELEASE, patched_tree),
+        pytest.param("0.5.23", release_tree, marks=pytest.mark.slow),
+        pytest.param("0.5.23", patched_tree, marks=pytest.mark.slow),
+    ],
 )
 def test_it_agrees_with_what_layers_show(version: str, tree_of: Callable[[str], Path]) -> None:
     tree = tree_of(version)

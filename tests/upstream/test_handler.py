@@ -16,6 +16,7 @@ from tests.upstream.behaviour import failed, subject_of, verdicts
 from tests.upstream.edited import SERVER_ARGS, edit, judge, lay_out, result, sources
 from tests.upstream.releases import FORKS_NATIVE, RELEASES_NATIVE, release_tree
 from tests.upstream.test_statuses import expected_gaps, expected_statuses
+from tests.upstream.trees import sampled
 
 NATIVE = (*RELEASES_NATIVE, *FORKS_NATIVE)
 GUARDS = f"{PROJECT.vendor_folder}/launch_guards.py"
@@ -30,7 +31,7 @@ def _patched(version: str) -> Mapping[str, bytes]:
     return result(files, judge(files))
 
 
-@pytest.mark.parametrize("version", NATIVE)
+@pytest.mark.parametrize("version", sampled(NATIVE))
 def test_a_line_is_rewritten_where_a_model_is_refused_and_nowhere_else(version: str) -> None:
     before, after = sources(version), _patched(version)
     handlers = {name: data for name, data in before.items() if name in (SERVER_ARGS, HOOK)}
@@ -57,7 +58,7 @@ def _edited(version: str, path: str, old: str, new: str) -> dict[str, str]:
     return failed(verdicts(of, "handler"))
 
 
-@pytest.mark.parametrize("version", [CONFIGURED, DECLARED])
+@pytest.mark.parametrize("version", sampled((CONFIGURED, DECLARED), (DECLARED,)))
 def test_flags_alone_do_not_switch_graphs_off(version: str) -> None:
     found = _edited(version, GUARDS, "is _GRAPH_FLAGS and", "is None and")
     assert "cuda_graph_config" in found["launch_guards.capture_and_compilation_are_off"]
@@ -96,7 +97,7 @@ def _off_npu(version: str, *pairs: tuple[str, str]) -> list[str]:
     return [each.id for each in off_npu.check(patched, base) if each.verdict == "fail"]
 
 
-@pytest.mark.parametrize("version", [ASSIGNED, CONFIGURED, DECLARED])
+@pytest.mark.parametrize("version", sampled((ASSIGNED, CONFIGURED, DECLARED), (CONFIGURED,)))
 def test_off_an_npu_a_patched_handler_does_what_it_did(version: str) -> None:
     assert _off_npu(version) == []
 

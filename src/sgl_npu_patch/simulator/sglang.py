@@ -20,7 +20,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -166,8 +166,7 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __enter__(self) -> Execution:
         self._entered += 1
         if self._entered == 1:
-            for root in sorted(self._roots):
-                self._displace(root)
+            self._displace(self._roots)
             sys.modules.update(self._mine)
             sys.meta_path.insert(0, self)
             self._compile = torch.compile
@@ -303,16 +302,16 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def _owns(self, name: str) -> bool:
         return name.partition(".")[0] in self._roots
 
-    def _displace(self, root: str) -> None:
+    def _displace(self, roots: Collection[str]) -> None:
         for name in list(sys.modules):
-            if name == root or name.startswith(f"{root}."):
+            if name.partition(".")[0] in roots:
                 self._saved[name] = sys.modules.pop(name)
 
     def _stub_roots(self, roots: Iterable[str]) -> None:
-        for root in roots:
-            if root not in _KEPT and root not in self._roots:
-                self._displace(root)
-                self._roots.add(root)
+        new = {root for root in roots if root not in _KEPT} - self._roots
+        if new:
+            self._displace(new)
+            self._roots |= new
 
     def _record_compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:

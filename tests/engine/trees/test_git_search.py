@@ -77,7 +77,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUESTIONS = st.tuples(st.integers(0, 5), st.sampled_from([b"ab", b"bc", b"cd", b"de", b"is_npu"]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(questions=st.lists(QUESTIONS, min_size=1, max_size=12), kept=st.sampled_from([0, 60, 1000]))
 def test_answers_do_not_depend_on_earlier_questions(
     history: Path, questions: list[tuple[int, bytes]], kept: int
