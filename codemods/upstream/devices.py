@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 import libcst as cst
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.codemods.upstream.symbols import IS_NPU
 from sgl_npu_patch.engine.cst import read
 from sgl_npu_patch.engine.errors import AnchorError, Site
@@ -33,16 +34,19 @@ def require_is_npu(view: View, spot: Spot) -> None:
 def import_is_npu(view: View, spot: Spot) -> str:
     """Return the line that imports ``is_npu`` inside a function, empty where its module has it.
 
+    Where a patched function has the line, it stays, although its module imports the name by now.
+
     Raises:
         AnchorError: no utility module defines it, or the name means something else here.
     """
     own = view.source(spot.path)
+    there, following = _imported_module(view, spot)
     if own.binds(IS_NPU.name):
         require_is_npu(view, spot)
-        return ""
+        ours = {name.value for name in read.find_all(following, cst.Name)} & {*PROJECT.vendored}
+        return f"from {there} import {IS_NPU}\n\n" if ours else ""
     if own.named(IS_NPU.name, "assignment"):
         require_is_npu(view, spot)
-    there = _imported_module(view, spot)
     used = any(name.value == IS_NPU.name for name in read.find_all(spot.node, cst.Name))
     if used and not there:
         # An import inside the function would make the name local to all of it.
@@ -56,8 +60,11 @@ def import_is_npu(view: View, spot: Spot) -> str:
     return f"from {there or _defining_module(view, spot)} import {IS_NPU}\n\n"
 
 
-def _imported_module(view: View, spot: Spot) -> str:
-    """Return the dotted name of the module that the function itself imports it from, if any."""
+def _imported_module(view: View, spot: Spot) -> tuple[str, cst.CSTNode]:
+    """Return the module that the function itself imports it from, and the statement after that.
+
+    The name is dotted, and empty where it imports it from none.
+    """
     for step in read.steps(spot.node):
         statement = read.small(step.node, cst.ImportFrom)
         if statement is None or isinstance(statement.names, cst.ImportStar):
@@ -68,8 +75,8 @@ def _imported_module(view: View, spot: Spot) -> str:
         if [read.dotted(alias.name) for alias in statement.names] == [IS_NPU.name] and any(
             view.overlay.read(path) is not None for path in files
         ):
-            return module
-    return ""
+            return module, step.next or step.node
+    return "", cst.Module([])
 
 
 def _defining_module(view: View, spot: Spot) -> str:

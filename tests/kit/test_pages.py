@@ -9,7 +9,11 @@ import pytest
 from tests.kit.pages import PAGES, rerun, without_bits
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(each, marks=pytest.mark.slow if "kit" in each.name else ()) for each in PAGES],
+    ids=lambda page: page.name,
+)
 def test_the_output_shown_is_printed(page: Path) -> None:
     text = page.read_text("utf-8")
     assert "<!-- machine " in text

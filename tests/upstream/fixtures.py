@@ -476,6 +476,12 @@ def ours_and_the_mode_of_upstream_merged(files: Files) -> None:
 
 
 @fixture(NEW, changed=OURS)
+def ours_whose_module_has_come_to_import_is_npu(files: Files) -> None:
+    patch(files)
+    edit(files, OPS, ("\nimport torch\n", "\nimport torch\nfrom sglang.srt.utils import is_npu\n"))
+
+
+@fixture(NEW, changed=OURS)
 def ours_and_the_guard_of_upstream_merged(files: Files) -> None:
     patch(files)
     text = cut(files, SERVER_ARGS, HANDLER)

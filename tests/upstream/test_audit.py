@@ -116,13 +116,10 @@ def test_at_most_one_in_twenty_of_the_reviewed_findings_is_a_false_alarm() -> No
     assert {each["release"] for each in SAMPLE} == {*RELEASES_PATCHED, *RELEASES_NATIVE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "tree_of"),
-    [
-        (RELEASE, patched_tree),
-        pytest.param("0.5.23", release_tree, marks=pytest.mark.slow),
-        pytest.param("0.5.23", patched_tree, marks=pytest.mark.slow),
-    ],
+    [(RELEASE, patched_tree), ("0.5.23", release_tree), ("0.5.23", patched_tree)],
 )
 def test_it_agrees_with_what_layers_show(version: str, tree_of: Callable[[str], Path]) -> None:
     tree = tree_of(version)
