@@ -95,6 +95,9 @@ def machine(
 
     Args:
         version: of torch_npu, the subject's where it is empty.
+
+    Raises:
+        NotApplicable: nothing can be entered without the extension, since its import fails before.
     """
     device.install()
     # Starting threads costs more than these tensors do.
@@ -115,7 +118,13 @@ def machine(
     try:
         real = mode_modules(subject.package)
         with Execution(subject.package, "npu", provide, real) as execution, _watched(registered):
-            execution.defining(symbols.ENABLE)
+            try:
+                execution.defining(symbols.ENABLE)
+            except ImportError as error:
+                if installed in ("none", "another"):
+                    what = f"the mode's module itself imports the extension: {error}"
+                    raise NotApplicable(what) from error
+                raise
             yield Machine(execution, fake, registered)
     finally:
         vars(torch)["bmm"] = bmm
