@@ -25,7 +25,8 @@ def test_names_what_a_seam_needs() -> None:
 def test_explains_a_gap_with_its_seam_and_releases() -> None:
     gap = GAPS["top_p_dtype"]
     said = run("explain", gap.name).stdout.decode()
-    assert said.startswith(f"{gap.name}\n{'=' * len(gap.name)}\n\n{gap.meaning}")
+    assert " ".join(said.split()).startswith(f"{gap.name} {'=' * len(gap.name)} {gap.meaning}")
+    assert max(map(len, said.splitlines())) <= 100
     assert said.endswith(f"A gap of sampler, in SGLang {gap.since} to {gap.until}.\n")
     still_open = run("explain", "fused_attention_v2_not_replaced").stdout.decode()
     assert still_open.endswith(" and later.\n")

@@ -12,6 +12,7 @@ from sgl_npu_patch.commands import exits
 from sgl_npu_patch.commands.output import write
 from sgl_npu_patch.commands.trees import all_seams, documentation
 from sgl_npu_patch.engine.errors import UsageError
+from sgl_npu_patch.reports.console import paragraph
 
 
 def run(
@@ -32,7 +33,8 @@ def run(
     elif name in GAPS:
         gap = GAPS[name]
         releases = f"{gap.since} to {gap.until}" if gap.until else f"{gap.since} and later"
-        write(*_headed(name, gap.text), f"\nA gap of {gap.seam}, in SGLang {releases}.\n")
+        text = "\n".join(paragraph(gap.text, others=""))
+        write(*_headed(name, text), f"\nA gap of {gap.seam}, in SGLang {releases}.\n")
     else:
         near = get_close_matches(name, [*all_seams(), *GAPS], n=1)
         hint = f"the nearest is {near[0]}" if near else f"seams are {', '.join(all_seams())}"
