@@ -43,9 +43,8 @@ def test_refactorings_are_verified_without_false_failures() -> None:
     assert {key: verdict for key, verdict in found.items() if verdict != "passed"} == {}
 
 
-@pytest.mark.parametrize(
-    "definition", [HANDLER, pytest.param(SAMPLER_FUNCTIONS[1], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("definition", [HANDLER, SAMPLER_FUNCTIONS[1]])
 def test_a_function_that_moved_unchanged_behaves_as_before(definition: str) -> None:
     share(REPAIRED)
     name = places(REPAIRED)[definition].block.name

@@ -31,7 +31,7 @@ PATCHED = (
     "0.5.21",
     "0.5.23",
 )
-OFTEN = ("0.5.9", "0.5.12.post1", "0.5.13", "0.5.23")
+OFTEN = ("0.5.12.post1", "0.5.23")
 # Not executed at length: their code must be that of a release in PATCHED.
 ALIKE = (
     "0.5.10rc0",
@@ -102,7 +102,7 @@ def test_a_native_sampler_fails_by_its_gaps(version: str) -> None:
     assert {found[name].gap for name in failed(found)} == gaps
 
 
-@pytest.mark.parametrize("version", RELEASES_NATIVE)
+@pytest.mark.parametrize("version", sampled(RELEASES_NATIVE, ("0.5.13", "0.5.23")))
 def test_the_repair_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
     files = sources(version)
     patched = result(files, edited.judge(files))
@@ -119,7 +119,7 @@ def test_the_repair_rewrites_one_line_and_differs_nowhere_off_an_npu(version: st
     assert "fail" not in verdicts.values()
 
 
-@pytest.mark.parametrize("version", LEFT_ALONE)
+@pytest.mark.parametrize("version", sampled((*LEFT_ALONE,), ("0.5.8.post1",)))
 def test_a_sampler_that_is_left_alone_is_not_judged(version: str) -> None:
     package = package_folder(patched_tree(version))
     found = results(package, left_out=LEFT_ALONE[version])

@@ -36,7 +36,17 @@ def test_the_seams_page_is_the_docstrings() -> None:
     assert GENERATOR.SEAMS.read_text(encoding="utf-8") == GENERATOR.render_seams()
 
 
-@pytest.mark.parametrize("page", GENERATOR.pages(), ids=lambda page: page.name)
+LONG = ("audit.md", "verify.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in LONG else ())
+        for page in GENERATOR.pages()
+    ],
+    ids=lambda page: page.name,
+)
 def test_the_output_shown_is_printed_by_the_program(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert GENERATOR.rerun(text, release_tree(GENERATOR.RELEASE)) == text

@@ -58,7 +58,7 @@ HISTORY = ("0.5.3rc0", "0.5.3rc2", "0.5.8", "0.5.9", "0.5.12", "0.5.23")
 @pytest.mark.parametrize(
     "versions", [HISTORY, pytest.param(RELEASES, marks=pytest.mark.slow)], ids=["some", "all"]
 )
-@pytest.mark.parametrize("kind", ["bare", "partial"])
+@pytest.mark.parametrize("kind", ["bare", pytest.param("partial", marks=pytest.mark.slow)])
 def test_releases_of_a_repository(tmp_path: Path, kind: str, versions: tuple[str, ...]) -> None:
     repository = release_repository(*versions)
     if kind == "partial":

@@ -178,6 +178,7 @@ def test_verify_reads_and_executes_a_revision_and_a_wheel(
     assert b"the tree is not patched; run sgl-npu-patch apply first\n" in unpatched.stdout
 
 
+@pytest.mark.slow
 def test_stems_are_all_that_contents_are_searched_for() -> None:
     """A name without a stem is found as well, but all contents are read once more for it."""
     versions = ("0.5.9", "0.5.12.post1", "0.5.23")
