@@ -138,9 +138,9 @@ def test_question_and_tool_are_part_of_the_key(
         ("codemods", "sampler.py", True),
         ("engine", "view.py", True),
         ("npu_ops", "npu_ops.py", True),
+        ("reports", "codec.py", True),
         ("templates", "new.tmpl", True),
         ("templates", "notes.txt", False),
-        ("reports", "text.py", False),
     ],
 )
 def test_fingerprint(

@@ -194,6 +194,15 @@ def test_damaged_archive_is_refused(tmp_path: Path, name: str) -> None:
             make_plan(open_archive(archive, PROJECT), SERIES)
 
 
+def test_archive_that_was_cut_between_two_members_is_refused(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "a.tar", sources("sglang/"))
+    with tarfile.open(archive) as tar:
+        last = tar.getmembers()[-1].offset
+    archive.write_bytes(archive.read_bytes()[:last])
+    with pytest.raises(Refused, match="not readable as an archive: it ends without an end mark"):
+        open_archive(archive, PROJECT)
+
+
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
 def test_archive_of_something_else(tmp_path: Path, name: str) -> None:
     for files in ({"a/b.py": b""}, sources("one/two/sglang/"), {}):

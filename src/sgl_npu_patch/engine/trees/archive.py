@@ -214,6 +214,9 @@ def _open_tar(path: Path, project: Project) -> ArchiveTree:
                 file = archive.extractfile(member)
                 assert file is not None
                 data[name] = file.read()
+        # Where a file is cut between two members, tarfile sees its end, but no end mark.
+        if archive.fileobj is not None and archive.fileobj.tell() == archive.offset:
+            raise tarfile.ReadError("it ends without an end mark")
     _check_names(path.name, "source archive", names, special)
     return ArchiveTree(
         label=str(path),
