@@ -143,11 +143,14 @@ def moved_to_base(rng: Random, version: str) -> Case:
         (place.block.start, place.block.end, ""),
     ]
     kind = f"class {name}:\n{body}\n\n"
-    if rng.random() < 0.5:
+    head = _head(text, place)
+    # A base class must be there before what its module defines below it.
+    circular = f"from {'.'.join(place.path.with_suffix('').parts)} import" in head
+    if rng.random() < 0.5 or circular:
         edits.append((owner.start, owner.start, kind))
     else:
         path = place.path.with_name(f"{NOTED}_base.py")
-        files[path] = f"{_head(text, place)}\n\n{kind}".encode()
+        files[path] = f"{head}\n\n{kind}".encode()
         module = ".".join(path.with_suffix("").parts)
         at = behind_imports(text)
         edits.append((at, at, f"from {module} import {name}\n"))

@@ -12,7 +12,7 @@ from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import COMMON, OPS, SAMPLER, SERVER_ARGS
 from tests.upstream.releases import release_tree
 from tests.upstream.trees import patched_tree
-from tests.verify.checked import comparison, edited, failures, original, patched
+from tests.verify.checked import comparison, edited, failures, original, patch, patched
 
 NOWHERE_ELSE = off_npu.NOWHERE_ELSE
 
@@ -39,6 +39,18 @@ def test_a_patched_package_differs_by_design_only() -> None:
         "under self.use_ascend_backend"
     ) in sampler
     assert told["device_dispatch"] == off_npu.MEANING
+
+
+def test_what_passes_a_parameter_may_stand_in_another_file_than_what_takes_it() -> None:
+    sources = original()
+    text = sources[SAMPLER].decode()
+    start = text.index("    def _forward_ascend_backend")
+    end = text.index("\n\n\n", start)
+    sources["srt/layers/base.py"] = f"import torch\n\n\nclass Base:\n{text[start:end]}\n".encode()
+    moved = f"{text[:start].rstrip()}{text[end:]}".replace("(torch.nn.Module)", "(Base)")
+    sources[SAMPLER] = f"from sglang.srt.layers.base import Base\n{moved}".encode()
+    results = comparison(patch(sources), sources)
+    assert results["sampler.unchanged_off_npu"].verdict == "pass"
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,22 @@ def check(judged: Judged, base: Judged, only: Collection[str] = ()) -> list[Resu
     marks = _marks(base)
     found: dict[Key, _Difference] = {}
     only_ascend = _only_on_ascend(judged)
-    for path in dict.fromkeys(path for path, _ in owners):
-        symbols = {symbol: seams for (at, symbol), seams in owners.items() if at == path}
-        compared = _compare(judged, base.overlay, path, symbols, only_ascend)
+    versions: dict[PurePosixPath, tuple[_Version, _Version]] = {}
+    symbols: dict[PurePosixPath, dict[str, list[str]]] = {}
+    for (path, symbol), seams in owners.items():
+        symbols.setdefault(path, {})[symbol] = seams
+    for path, names in symbols.items():
+        try:
+            versions[path] = _versions(judged, base.overlay, path, names)
+        except _NotComparable as error:
+            found |= {(path, symbol): _Difference((), error.finding) for symbol in names}
+    added: dict[str, list[str]] = {}
+    for old, new in versions.values():
+        added |= new.take_out_parameters(old)
+    for path, (old, new) in versions.items():
+        # What takes the parameters may stand in another file than what passes them.
+        new.take_out_arguments(added)
+        compared = _compare(path, old, new, symbols[path], only_ascend)
         found |= {(path, symbol): difference for symbol, difference in compared.items()}
     wanted = [s for s in judged.outcomes if not only or {s, f"{s}.{CHECK}"} & set(only)]
     results = [_of_seam(judged, base.overlay, seam, owners, marks, found) for seam in wanted]
@@ -181,32 +194,54 @@ def _added(judged: Judged, base: Overlay, seam: str) -> Iterator[str]:
             yield f"{path} is added"
 
 
-def _compare(
-    judged: Judged,
-    base: Overlay,
-    path: PurePosixPath,
-    symbols: Mapping[str, Sequence[str]],
-    only_ascend: Mapping[str, str],
-) -> dict[str, _Difference]:
-    """Compare one file, definition by definition; what no seam edits is that of no name.
+class _NotComparable(Exception):
+    """Say why two versions of a file cannot be compared."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.found)
+        self.finding = finding
+
+
+def _versions(
+    judged: Judged, base: Overlay, path: PurePosixPath, symbols: Mapping[str, Sequence[str]]
+) -> tuple[_Version, _Version]:
+    """Return the unpatched and the patched version of a file.
 
     Args:
         symbols: the definitions to tell apart, with the seams that edit them.
-        only_ascend: the functions whose bodies do not count, with the reason.
+
+    Raises:
+        _NotComparable: there is but one, or this Python does not parse both.
     """
     unpatched = base.source(base.tree.package / path.relative_to(judged.package))
     if unpatched is None:
         site = Site(path, 0, "")
-        missing = Finding(site, "the file in the unpatched tree too", "none", "see --base")
-        return dict.fromkeys(symbols, _Difference((), missing))
+        raise _NotComparable(
+            Finding(site, "the file in the unpatched tree too", "none", "see --base")
+        )
     texts = (unpatched.text, judged.source(path).text)
     try:
         old, new = (_Version(ast.parse(text.removeprefix("\ufeff")), symbols) for text in texts)
     except SyntaxError as error:
         site = Site(path, error.lineno or 0, "")
-        newer = Finding(site, "syntax that this Python knows", str(error), "use a newer Python")
-        return dict.fromkeys(symbols, _Difference((), newer))
-    new.take_out_parameters(old)
+        raise _NotComparable(
+            Finding(site, "syntax that this Python knows", str(error), "use a newer Python")
+        ) from error
+    return old, new
+
+
+def _compare(
+    path: PurePosixPath,
+    old: _Version,
+    new: _Version,
+    symbols: Collection[str],
+    only_ascend: Mapping[str, str],
+) -> dict[str, _Difference]:
+    """Compare one file, definition by definition; what no seam edits is that of no name.
+
+    Args:
+        only_ascend: the functions whose bodies do not count, with the reason.
+    """
     found = {}
     for symbol in (*symbols, ""):
         then, now = (version.notes.get(symbol, []) for version in (old, new))
@@ -319,8 +354,8 @@ class _Version:
                 elif isinstance(statement, ast.ClassDef):
                     self._take_apart(statement, symbol, symbols)
 
-    def take_out_parameters(self, old: _Version) -> None:
-        """Take the parameters that the other version lacks out, with what calls pass for them."""
+    def take_out_parameters(self, old: _Version) -> dict[str, list[str]]:
+        """Take the parameters that the other version lacks out; return them by function."""
         added: dict[str, list[str]] = {}
         for symbol, node in self.parts.items():
             before = old.parts.get(symbol)
@@ -333,6 +368,10 @@ class _Version:
                     del node.args.args[known:]
                     added[name] = more
                     self._note(symbol, f"{symbol} takes {', '.join(more)}")
+        return added
+
+    def take_out_arguments(self, added: Mapping[str, list[str]]) -> None:
+        """Take what calls pass for parameters that were taken out."""
         for symbol, node in self.parts.items():
             for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
                 called = ast.unparse(call.func).rpartition(".")[2]
