@@ -98,6 +98,7 @@ def test_text_of_every_command_ends_no_line_in_blanks(
         ["verify", tree, "--static", "--only", "sampler"],
         ["matrix", str(repository), "--revs", "v*"],
         ["matrix", str(repository), "--revs", "v*", "--format", "markdown"],
+        ["matrix", "--trees", tree, "--static"],
         ["bisect", str(repository), *ranged],
         ["doctor", tree],
         ["audit", tree, "--all"],

@@ -48,7 +48,9 @@ def test_the_same_body_comes_before_similar_names(tmp_path: Path) -> None:
     )
     error = nearest(tmp_path, source)
     assert error.nearest == f"{OTHER}:13 let_flow (the same body under another name is not taken)"
-    assert error.action == "restore the name open_valve, if let_flow is the same function"
+    assert (
+        error.action == "restore the name open_valve and its uses, if let_flow is the same function"
+    )
 
 
 def test_the_same_parameters_come_before_similar_names(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def _gone(
         where=mentions or (close.site if close else nowhere,),
         nearest=str(close) if close else "",
         action=(
-            f"restore the name {close.name}, if {close.site.symbol} is the same {kind}"
+            f"restore the name {close.name} and its uses, if {close.site.symbol} is the same {kind}"
             if close
             else "restore it under this name, or report the release that has none"
         ),

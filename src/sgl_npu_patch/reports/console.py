@@ -19,7 +19,8 @@ _UNFOLDED = 10_000
 """Columns where there is no terminal: a path in a log must stay in one piece."""
 _LINES, _LAST = 12, 4
 """How much of a long text is shown, and how many of these lines are its last ones."""
-_TRAILING = re.compile(r"[ \t]+((?:\x1b\[[0-9;]*m)*)$", re.MULTILINE)
+_TRAILING = re.compile(r"[ \t](?:[ \t]|\x1b\[[0-9;]*m)*$", re.MULTILINE)
+_BLANKS = re.compile(r"[ \t]+")
 
 
 def printed(stream: IO[str] | None, show: Callable[[Console], None]) -> str:
@@ -41,7 +42,7 @@ def printed(stream: IO[str] | None, show: Callable[[Console], None]) -> str:
         soft_wrap=False,
     )
     show(console)
-    return _TRAILING.sub(r"\1", text.getvalue())
+    return _TRAILING.sub(lambda end: _BLANKS.sub("", end[0]), text.getvalue())
 
 
 def table_of(columns: Iterable[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
