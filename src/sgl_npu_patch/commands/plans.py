@@ -26,6 +26,7 @@ def report(
     """Yield the parts of the report.
 
     Args:
+        with_diff: add the unified diff, behind the text or inside the JSON; no other format has it.
         wheel: the patched wheel, where one was asked for; None in it if none was needed.
     """
     from sgl_npu_patch.reports.codec import tree_document
@@ -36,7 +37,7 @@ def report(
     if with_diff and output == "json":
         document["diff"] = diff(tree, plan).decode("utf-8", "replace")
     yield render(output, "plan", document, Target(sys.stdout, tree))
-    if with_diff and output != "json":
+    if with_diff and output == "text":
         yield "\n"
         yield diff(tree, plan)
 

@@ -1,7 +1,8 @@
 """Know every format of a report: which kinds of document it prints, and what prints them.
 
-A new format is one entry below and the module that it names. The options of all commands, the
-reports that `matrix` writes to files and the documentation read this table.
+A new format is one entry below and the module that it names. The options of all commands and the
+reports that `matrix` writes to files read this table; the lists in the documentation are written by
+hand, and a test compares them with it.
 """
 
 from __future__ import annotations
