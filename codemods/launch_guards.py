@@ -66,7 +66,7 @@ def add_guards(node: cst.CSTNode, imports: str) -> cst.CSTNode:
         raise AnchorError(
             sought=f"the call of launch_guards in {node.name.value}",
             expected="none, or what this tool inserts in the deterministic branch",
-            found=f"one in another place or form: {excerpt(read.code(others[0]))}",
+            found=f"one in another place or written differently: {excerpt(read.code(others[0]))}",
             action="take that call out, and apply again",
         )
     return edit.insert(node, body[-1], after=wanted)

@@ -5,8 +5,9 @@ cached prefix is ignored and the answer is wrong. 0.5.12 replaced the branch by 
 paged cache, and the cache may stay on. `forward_extend` of the Ascend attention backend decides.
 
 **Where**: the list `RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND` (from 0.5.4.post2), or a
-comparison inside the handler (to 0.5.4.post1). 0.5.3.post2 and .post3 have neither, and get one.
-From 0.5.13 to 0.5.16 another list in the handler refuses DeepSeek models and gets "ascend" too.
+comparison inside `_handle_deterministic_inference` (to 0.5.4.post1), *the handler*. 0.5.3.post2 and
+.post3 have neither, and get one. From 0.5.13 to 0.5.16 another list in the handler refuses DeepSeek
+models and gets "ascend" too.
 
 **Upstream**: pull request 21197 (0.5.13) adds "ascend" to the first list, 0.5.17 drops the other.
 
@@ -190,7 +191,8 @@ def _withheld(unsafe: Site, gate: Site) -> Withheld:
     return Withheld(
         "prefill with ASCEND_USE_FIA attends to the new tokens only and ignores a cached prefix, "
         "so the radix cache stays off on ascend; a prompt longer than --chunked-prefill-size is "
-        "still answered from its last chunk alone: set the size above the longest prompt",
+        "still answered as if only its last chunk had been sent: set the size above the longest "
+        "prompt",
         (unsafe, gate),
     )
 

@@ -2,12 +2,14 @@
 
 **Why**: the path uses the global random generator, so that a request's tokens depend on whatever
 was sampled before. With upstream's own sampling by seed they still depend on the other requests of
-the batch, whose parameters choose the path for all, and on one path on the rank of a token. Here
-every path samples in vocabulary order, and each row takes the path that it would take alone.
+the batch, whose parameters choose one path for the whole batch; on one of the paths they also
+depend on the token's rank. Here every path samples in vocabulary order, and each row takes the path
+that it would take alone.
 
 **Where**: `srt/layers/sampler.py`, from `Sampler.forward` down to `multinomial_with_seed` (from
 0.5.9). From 0.5.5.post3 to 0.5.8.post1 that function does not follow the distribution. From 0.5.13
-on the same code is inserted before upstream's; only the product that raises for min-p is rewritten.
+on the same code is inserted before upstream's; only the multiplication that raises for min-p is
+rewritten.
 
 **Upstream**: pull request 21197 (0.5.13) passes seed and position on, with gaps.
 

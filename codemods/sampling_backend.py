@@ -1,7 +1,8 @@
 """Leave the sampling backend "ascend" as it is in deterministic mode.
 
-**Why**: the handler replaces every sampling backend by "pytorch". The fused Ascend path samples by
-seed once the seam sampler is applied, and need not be given up.
+**Why**: `_handle_deterministic_inference` (*the handler*) replaces every sampling backend by
+"pytorch". The fused Ascend path samples by seed once the seam sampler is applied, and need not be
+given up.
 
 **Where**: the assignment with its warning in the handler (to 0.5.14), or
 `_deterministic_sampling_backend` in `srt/arg_groups/overrides.py` (from 0.5.15).

@@ -49,8 +49,8 @@ VERSION` does the same for any tree and any torch_npu: a version, a wheel, or an
 
 """
 LEGEND = """
-What a row names as missing is called without a guard, and does not exist in that torch_npu or takes
-other arguments. Whether the path that calls it runs depends on the model.
+An operator named as missing is called unconditionally where its path runs, and does not exist in
+that torch_npu or takes other arguments. Whether that path runs depends on the model.
 """
 
 

@@ -186,7 +186,7 @@ def test_occupied_target_is_refused(index: Path, target: Path, occupied: str) ->
 def test_parent_that_is_a_file_is_refused(index: Path, tmp_path: Path) -> None:
     publish(index)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(Refused, match="cannot lay out sglang"):
+    with pytest.raises(Refused, match="cannot write sglang"):
         fetch("0.5.12", tmp_path / "file" / "tree")
 
 

@@ -78,7 +78,8 @@ REBINDING_NOT_UNDONE = Gap(
     "batch_invariant",
     NATIVE,
     None,
-    "After the mode is left, operators of the NPU stay replaced for the rest of the process.",
+    "After batch-invariant mode is left, operators of the NPU stay replaced for the rest of the "
+    "process.",
     "apply hands over to npu_ops, which restores every original operator.",
 )
 ADDMM_NOT_REGISTERED = Gap(

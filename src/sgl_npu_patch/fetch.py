@@ -100,7 +100,7 @@ def fetch(release: str, directory: Path) -> FetchResult:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
-        raise Refused(f"cannot lay out {name} {version} in {directory}: {error}") from error
+        raise Refused(f"cannot write {name} {version} to {directory}: {error}") from error
     return FetchResult(directory, name, str(version), wheel.name, files, left_out, copies)
 
 

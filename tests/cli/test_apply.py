@@ -9,6 +9,8 @@ import pytest
 
 from sgl_npu_patch import __version__
 from sgl_npu_patch.codemods.upstream.project import PROJECT
+from sgl_npu_patch.commands import plans
+from sgl_npu_patch.commands.trees import planned
 from sgl_npu_patch.engine.vendor import render
 from tests.engine.package import (
     ADDED,
@@ -83,7 +85,7 @@ def test_other_copies_are_left_alone_and_named(tmp_path: Path) -> None:
     assert done.report["copies"] == ["build/lib/sglang"]
     assert done.stderr == (
         "sgl-npu-patch: warning: build/lib/sglang is another copy of the package, which is "
-        "neither judged nor patched: only sglang is\n"
+        "neither examined nor patched: only sglang is\n"
     )
     assert snapshot(copy) == before
 
@@ -124,6 +126,18 @@ def test_diff_beside_the_report(tmp_path: Path) -> None:
     assert text.endswith(b"\n" + diff)
     document = run("apply", tmp_path, "--check", "--diff", "--format", "json")
     assert document.report["diff"].encode() == diff
+
+
+def test_no_diff_is_added_to_a_report_for_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a document of another format it would make both unreadable."""
+    build(tmp_path)
+    monkeypatch.setattr(plans, "render", lambda *_: "report")
+    with planned(str(tmp_path), None, None, None) as (tree, plan):
+        text = list(plans.report(tree, plan, "text", with_diff=True))
+        assert text == ["report", "\n", plans.diff(tree, plan)]
+        assert list(plans.report(tree, plan, "sarif", with_diff=True)) == ["report"]
 
 
 @pytest.mark.parametrize("options", [[], ["--check"], ["--diff"], ["--strict"], ["--allow-dirty"]])

@@ -156,7 +156,7 @@ def test_newer_syntax_is_outlined_all_the_same() -> None:
         pytest.param(b"\xff\xfex\0", "cannot be decoded", id="UTF-16"),
         pytest.param(b"# coding: no-such\n", "cannot be decoded", id="unknown encoding"),
         pytest.param(b"# coding: rot13\nk = 1\n", "cannot be decoded", id="not a text encoding"),
-        pytest.param(b"# coding: utf-7\nk = '+AGE-'\n", "more than one form", id="ambiguous bytes"),
+        pytest.param(b"# coding: utf-7\nk = '+AGE-'\n", "several spellings", id="ambiguous bytes"),
         pytest.param(b"x = " + b"[" * 2000 + b"]" * 2000, "nested", id="2,000 brackets"),
         pytest.param(b"x = " + b"-" * 100000 + b"1", "m.py", id="100,000 signs"),
         pytest.param(

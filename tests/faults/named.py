@@ -192,7 +192,7 @@ _BELOW = """\
 
 FAULTS: dict[str, Fault] = {
     # What a request draws.
-    "positions of a neighbour": _sampler(
+    "positions of another request": _sampler(
         "rows_use_their_own_seed_and_position",
         (_DRAW_SIMPLE, _DRAW_SIMPLE.replace("positions", "positions.roll(1)")),
     ),
@@ -200,7 +200,7 @@ FAULTS: dict[str, Fault] = {
         "neighbours_change_nothing",
         ("positions[rows],", "positions[: int(rows.sum())],"),
     ),
-    "seeds of a neighbour": _sampler(
+    "seeds of another request": _sampler(
         "rows_use_their_own_seed_and_position batch_order_changes_nothing",
         (_DRAW_SORTED, _DRAW_SORTED.replace("sampling_seed,", "sampling_seed.flip(0),")),
     ),
@@ -219,18 +219,18 @@ FAULTS: dict[str, Fault] = {
         "draws_follow_the_distribution logarithm_is_taken_once",
         (_MASK_SIMPLE, "weights = torch.log(probs.double()).log()"),
     ),
-    "drawing by rank on the sorted path": _sampler(
+    "sampling by rank on the sorted path": _sampler(
         "neighbours_change_nothing",
         (
             _DRAW_SORTED,
             f"{_RANK}return probs_idx.gather(-1, rank.view(-1, 1)).view(-1)",
         ),
     ),
-    "the filter left out of a seeded draw": _sampler(
+    "the filter left out of sampling by seed": _sampler(
         "draws_follow_the_distribution",
         (_DRAW_FUSED, _DRAW_FUSED.replace("probs_top_k_top_p == 0", "probs_top_k_top_p < 0")),
     ),
-    "a seeded batch drawn by the global generator": _sampler(
+    "a seeded batch sampled by the global generator": _sampler(
         "global_generator_is_not_used",
         (f"        if sampling_seed is not None:\n            {_DRAW_FUSED}\n", ""),
     ),
@@ -252,8 +252,10 @@ FAULTS: dict[str, Fault] = {
         "neighbours_change_nothing",
         ("if fusable.any() and not fusable.all():", "if False:"),
     ),
-    "greedy rows drawn": _sampler("greedy_takes_the_first_of_ties", (_GREEDY, " " * 16 + "pass\n")),
-    "drawn rows taken greedily": _sampler(
+    "greedy rows sampled": _sampler(
+        "greedy_takes_the_first_of_ties", (_GREEDY, " " * 16 + "pass\n")
+    ),
+    "sampled rows taken greedily": _sampler(
         "draws_follow_the_distribution seed_and_position_matter",
         ("sampling_info.top_ks == 1,", "sampling_info.top_ks >= 1,"),
     ),
@@ -273,7 +275,7 @@ FAULTS: dict[str, Fault] = {
         "rows_use_their_own_seed_and_position",
         (_CALLED, "return_logprob,\n                    sampling_info.top_ks,\n"),
     ),
-    "unseeded batches drawn with seeds": _sampler(
+    "unseeded batches sampled by seed": _sampler(
         "unseeded_draws_are_multinomial unseeded_draws_are_the_originals",
         (
             f"        if sampling_seed is not None:\n            {_DRAW_FUSED}",
@@ -368,7 +370,7 @@ FAULTS: dict[str, Fault] = {
     "the fused attention not rebound": _ops(
         "batch_invariant.attention_of_torch_npu_is_batch_invariant", (_REBIND_ATTENTION, "pass")
     ),
-    ".out that falls back to the native kernel": _ops(
+    ".out that falls back to the device kernel": _ops(
         "a_missing_overload_says_which_version_has_it",
         (
             '        _raise_needs_version_2(f"{_ATTENTION}.out")',
@@ -412,7 +414,7 @@ FAULTS: dict[str, Fault] = {
         "batch_invariant.a_missing_extension_is_said",
         ("    _require_extension()\n    if _state", "    if _state"),
     ),
-    "the native mm inside the replacement": _ops(
+    "the original mm inside the replacement": _ops(
         "batch_invariant.mm_is_batch_invariant",
         (
             '_product("mm", a, b, torch.ops.batch_invariant_ops.npu_mm_batch_invariant)',

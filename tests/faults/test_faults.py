@@ -25,8 +25,8 @@ from tests.upstream.test_statuses import expected_statuses
 from tests.upstream.trees import sampled
 
 OFTEN = (
-    "positions of a neighbour",
-    "drawing by rank on the sorted path",
+    "positions of another request",
+    "sampling by rank on the sorted path",
     "the clamp off the NPU only",
     "positions not handed on",
     "the rebinding not undone",

@@ -180,7 +180,7 @@ def test_one_name_of_the_attention_is_not_the_other(tree: Path) -> None:
         ({"off": FAILS}, "pass", "has the same bits"),
         # What the device cannot do at all says nothing.
         ({"on": FAILS, "off": FAILS}, "not-applicable", "no comparison of it that the device"),
-        ({"off": EQUAL}, "pass", "native operator does not differ at these sizes either"),
+        ({"off": EQUAL}, "pass", "original operator does not differ at these sizes either"),
         ({"on": {"equal": False, "first": {"size": 2, "place": 0, "shape": [1]}}}, "fail", "shape"),
     ],
 )

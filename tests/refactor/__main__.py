@@ -111,9 +111,9 @@ HEAD = """\
 # Refactored trees
 
 Forks move, rename and reformat what the series edits. This table counts what `apply` makes of
-refactorings that change nothing of what SGLang does, made from one release of every shape. Right
-means that the result is, but for the refactoring, that of the release; a refusal is a conflict
-that writes nothing.
+refactorings that change nothing of what SGLang does, made from one release of every structure.
+Right means that the result is, but for the refactoring, that of the release; a refusal is a
+conflict that writes nothing.
 
 Of each kind some results that are right, of 0.5.12.post1 and 0.5.23, are verified too, against the
 refactored release as the original: by all static checks, and by those of the behaviour that the

@@ -56,7 +56,7 @@ def test_every_cell_says_its_status(chromium: Browser, tmp_path: Path) -> None:
     for row, result in zip(rows, sample()["results"], strict=True):
         assert row[0] == result["name"]
         if "error" in result:
-            assert row[1:] == ["not judged"]
+            assert row[1:] == ["not examined"]
         else:
             said = [re.split(r" \(|,", cell)[0] for cell in row[1:]]
             wanted = [outcome["status"] for outcome in result["outcomes"]]

@@ -159,7 +159,7 @@ def of_html(text: str) -> Verdicts:
     found: Verdicts = {}
     (_, *columns), *rows = Page(text).rows
     for name, *cells in rows:
-        if cells == ["not judged"]:
+        if cells == ["not examined"]:
             found[name, ""] = "error"
             continue
         for column, cell in zip(columns, cells, strict=True):
@@ -190,7 +190,7 @@ def of_github(text: str) -> set[tuple[str, str]]:
 
 
 def _troubles(title: str) -> list[str]:
-    if title == "not judged":
+    if title == "not examined":
         return [""]
     return title.removeprefix("conflict in ").removeprefix("failed check ").split(", ")
 
@@ -369,7 +369,7 @@ def test_what_the_baseline_has_is_no_error() -> None:
     assert failed == {("v0.5.12", "sampler.draws"), ("release/fork", "device_dispatch")}
     skipped = [each.attrib["type"] for each in root.iter("skipped")]
     assert skipped.count("conflict") == 3
-    assert skipped.count("not judged") == 1
+    assert skipped.count("not examined") == 1
     (run,) = json.loads(render("sarif", with_baseline()))["runs"]
     assert [result["level"] for result in run["results"]] == [
         "error",

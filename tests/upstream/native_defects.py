@@ -2,7 +2,7 @@
 
     python -m tests.upstream.native_defects
 
-Runs the checks on every native release, which takes some minutes.
+Runs the checks on every adapted release, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.upstream.test_statuses import OPEN
 PAGE = ROOT / "docs" / "evidence" / "native-defects.md"
 
 INTRODUCTION = """\
-# Defects of the native releases
+# Defects of the adapted releases
 
 SGLang has its own adaptation since 0.5.13. These are the gaps that it leaves on the releases as
 they are published, the seam that closes each on `apply`, and the checks of `verify --layers` that

@@ -15,6 +15,7 @@ import pytest
 
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.kit.program import SERVER, TESTS
+from sgl_npu_patch.reports.formats import Kind, formats_of
 from tests.upstream.releases import release_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,6 +79,33 @@ def test_the_launch_command_stands_in_one_page_and_the_kit_prints_it() -> None:
     assert naming == {"launch.md", "kit.md"}
     acceptance = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
     assert [test for test in TESTS if test not in acceptance] == []
+
+
+def _formats_in(page: str) -> list[str]:
+    """List the formats of a table of formats, of the option's row, or of the text."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    if table := re.search(r"^\| format \|.*\n.*\n((?:\|.*\n)+)", text, re.MULTILINE):
+        return re.findall(r"^\| `(\w+)`", table[1], re.MULTILINE)
+    if option := re.search(r"^\| `--format (.*?) \|", text, re.MULTILINE):
+        return re.findall(r"\w+", option[1])
+    return ["text", *dict.fromkeys(re.findall(r"`--format (\w+)", text))]
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        ("apply.md", "plan"),
+        ("status.md", "plan"),
+        ("verify.md", "checks"),
+        ("audit.md", "audit"),
+        ("reports.md", "matrix"),
+        ("bisect.md", "bisect"),
+        ("doctor.md", "machine"),
+        ("list.md", "series"),
+    ],
+)
+def test_a_page_lists_the_formats_of_its_command(page: str, kind: Kind) -> None:
+    assert sorted(_formats_in(page)) == sorted(formats_of(kind))
 
 
 def test_at_least_one_page_shows_output() -> None:

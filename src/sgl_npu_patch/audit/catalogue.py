@@ -30,7 +30,7 @@ class Operator:
     Attributes:
         verdict: ``replaced`` where batch-invariant mode can replace it: the tree decides.
         why: one sentence on whether its result depends on the batch.
-        covered_by: the seam, or the gap of native releases, that is about it.
+        covered_by: the seam, or the gap of adapted releases, that is about it.
         source: where the fact comes from.
         by: what must be registered, rebound or set for it to be replaced; empty for itself.
         methods: names of tensor methods that run it.

@@ -73,7 +73,7 @@ class Call:
 
     @property
     def about(self) -> str:
-        """Name the seam, or the gap of native releases, that is about it; empty if none is."""
+        """Name the seam, or the gap of adapted releases, that is about it; empty if none is."""
         return self.operator.covered_by or ""
 
     @property
@@ -257,7 +257,7 @@ def _adds_whole_numbers(call: ast.Call) -> bool:
 def _by_value(operator: Operator) -> Operator:
     return Operator(
         "native",
-        "Imported by value, it stays the native operator when the mode rebinds the attribute.",
+        "Imported by value, it stays the original operator when the mode rebinds the attribute.",
         operator.covered_by,
         operator.source,
     )

@@ -18,7 +18,7 @@ from sgl_npu_patch.reports.formats import Target, render
 def run(
     path: Annotated[
         str | None,
-        typer.Argument(metavar="[PATH]", help="A tree, as `status` takes it, to judge too."),
+        typer.Argument(metavar="[PATH]", help="Also show the statuses of this tree."),
     ] = None,
     execute: Annotated[
         bool,

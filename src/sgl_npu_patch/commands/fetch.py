@@ -1,4 +1,4 @@
-"""Lay out a published release."""
+"""Download a published release."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
         str, typer.Argument(metavar="DIR", show_default=False, help="A new or empty folder.")
     ],
 ) -> int:
-    """Lay out a published release as a source tree, with pip."""
+    """Download a published release and unpack it as a source tree."""
     from sgl_npu_patch.fetch import fetch
 
     result = fetch(release, options.read_path(directory, "DIR"))

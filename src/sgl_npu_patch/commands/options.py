@@ -40,9 +40,7 @@ Revision = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Exit 1 if anything is withheld or has gaps.")
 ]
-NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Judge everything anew, and remember nothing.")
-]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the cache.")]
 
 
 def format_option(kind: Kind) -> Any:

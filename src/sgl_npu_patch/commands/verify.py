@@ -1,4 +1,4 @@
-"""Prove a patched tree."""
+"""Check a patched tree."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(
     rev: options.Revision = None,
     output: Annotated[str, options.format_option("checks")] = "text",
 ) -> int:
-    """Prove a patched tree: by its text, and by executing it on a simulated NPU."""
+    """Check a patched tree: by its text, and by executing it on a simulated NPU."""
     from sgl_npu_patch.reports import codec
     from sgl_npu_patch.verify.run import verify
 

@@ -149,7 +149,7 @@ def check_writable(path: Path, revision: str | None = None) -> None:
 def copy_warnings(tree: SourceTree) -> tuple[str, ...]:
     """Warn of copies of the package beside the one that is read."""
     return tuple(
-        f"{copy} is another copy of the package, which is neither judged nor patched: "
+        f"{copy} is another copy of the package, which is neither examined nor patched: "
         f"only {tree.package} is"
         for copy in tree.copies()
     )

@@ -79,7 +79,7 @@ class Result:
         expected, found: the two sides of a failure.
         code: the shortest code that shows the failure.
         action: what to do about it.
-        gap: the gap of native releases that a failure is, by the name that `status` gives it.
+        gap: the gap of adapted releases that a failure is, by the name that `status` gives it.
         measured: the chip on which a kit has measured it too.
         lost: the process that ran it ended too early, which may be the machine's doing.
     """

@@ -136,12 +136,12 @@ class Variable:
 ENVIRONMENT: Mapping[str, Variable] = {
     "ASCEND_USE_FIA": Variable(
         "1",
-        "attention runs through the operator that has a batch-invariant form",
+        "attention runs through the operator that has a batch-invariant variant",
         ("1", "true"),
     ),
     "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT": Variable(
         "1",
-        "weights stay in the layout that the batch-invariant products take",
+        "weights stay in the layout that the batch-invariant matrix multiplications take",
         ("1", "true", "yes", "y"),
     ),
     "HCCL_DETERMINISTIC": Variable(
@@ -408,7 +408,7 @@ def _dispatch(seen: Seen, torch: Any, torch_npu: Any, mode: Mode) -> None:
         seen.tell("dispatch.aten::linear", NOTE, told, "let the kit compare linear layers")
     for name, original in objects.items():
         if replaced.get(name) is original:
-            seen.tell(f"dispatch.{name}", WRONG, "in the mode it is the native operator")
+            seen.tell(f"dispatch.{name}", WRONG, "in the mode it is the original operator")
         elif left.get(name) is not original:
             seen.tell(f"dispatch.{name}", NOTE, "replaced, and leaving does not give it back")
         else:

@@ -193,7 +193,7 @@ def _say_claim(claim: dict[str, Any]) -> None:
     _say(f"        mode on: {said(claim['on'])}\n        mode off: {said(claim['off'])}")
     deviation = claim["deviation"]
     if deviation is not None and deviation > LIMIT[claim["dtype"]]:
-        _say(f"        the mode's result is {deviation:.1e} away from the native one")
+        _say(f"        the mode's result is {deviation:.1e} away from the original one")
 
 
 def _say(text: str) -> None:

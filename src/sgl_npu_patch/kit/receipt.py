@@ -213,7 +213,7 @@ def _operators(receipt: Receipt) -> Iterator[Result]:
         if not held:
             message = "The receipt has no comparison of it that the device could make."
         elif all(claim["off"].get("equal") for claim in held):
-            message += " The native operator does not differ at these sizes either."
+            message += " The original operator does not differ at these sizes either."
         yield _result(
             f"measured_{operator.replace('.', '_')}",
             meaning,

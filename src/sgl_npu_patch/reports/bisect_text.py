@@ -35,6 +35,6 @@ def render(document: Document, target: Target) -> str:
                 console.print(Text(visible(line, "\t"), style=style), soft_wrap=True)
             console.print()
         total = counted(document["commits"] + 1, "commit")
-        console.print(Text(f"{document['judged']} of {total} were judged"))
+        console.print(Text(f"{document['judged']} of {total} were examined"))
 
     return printed(target.stream, show)

@@ -67,7 +67,7 @@ def _tree(matrix: Matrix, tree: Tree) -> TestSuite:
     if tree.error:
         end = Skipped if matrix.known(tree.name) else Error
         told = "; ".join([tree.error, *filter(None, [news.pop("", "")])])
-        cases.append(_case("tree", tree.name, end(_plain(told), "not judged")))
+        cases.append(_case("tree", tree.name, end(_plain(told), "not examined")))
     for outcome in tree.outcomes:
         known = matrix.known(tree.name, outcome.seam)
         cases.append(_seam(tree, outcome, known, news.pop(outcome.seam, "")))

@@ -106,7 +106,7 @@ def checks_said(tree: Tree) -> str:
 def headline(matrix: Matrix) -> str:
     """Count what was found."""
     counts = {
-        "not judged": sum(bool(tree.error) for tree in matrix.trees),
+        "not examined": sum(bool(tree.error) for tree in matrix.trees),
         "in conflict": sum(
             any(o.status == "conflict" for o in tree.outcomes) for tree in matrix.trees
         ),
@@ -153,7 +153,7 @@ def _remarks(matrix: Matrix, tree: Tree) -> Iterator[tuple[Remark, object]]:
     """Yield each remark on a tree, with what makes two of one title the same."""
     if tree.error:
         known = matrix.known(tree.name)
-        yield Remark("not judged", "", (tree.error,), None, True, known), tree.error
+        yield Remark("not examined", "", (tree.error,), None, True, known), tree.error
     for known in (False, True):
         here = [o for o in tree.outcomes if matrix.known(tree.name, o.seam) == known]
         for evidence, seams in conflicts.causes(here):

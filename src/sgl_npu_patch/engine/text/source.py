@@ -118,7 +118,7 @@ def read_source(path: PurePosixPath, data: bytes, pieces: Pieces | None = None) 
         raise Unparsable(path, f"cannot be decoded: {error}") from error
     if not faithful:
         raise Refused(
-            f"{path}: cannot be edited in its encoding {encoding}: it has more than one form for "
+            f"{path}: cannot be edited in its encoding {encoding}: it has several spellings for "
             "the same text, and bytes that need not change would; save the file as UTF-8"
         )
     if "\0" in text:

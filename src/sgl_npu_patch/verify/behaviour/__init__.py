@@ -72,7 +72,7 @@ def check(seam: str, *, gap: str = "") -> Callable[[Run], Run]:
     """Declare a check; its docstring's first line says what holds on a tree that passes.
 
     Args:
-        gap: the gap of native releases that a failure is, by the name that `status` gives it.
+        gap: the gap of adapted releases that a failure is, by the name that `status` gives it.
     """
 
     def declare(run: Run) -> Run:

@@ -51,7 +51,7 @@ ATTENTION_V2 = f"{ATTENTION}_v2"
 
 @check("batch_invariant")
 def mm_is_batch_invariant(subject: Subject) -> None:
-    """A matrix product gives a row the same bits alone and in a batch."""
+    """A matrix multiplication gives a row the same bits alone and in a batch."""
     with enabled(subject) as on:
         require_invariant(on, MM)
 
@@ -72,7 +72,7 @@ def addmm_is_batch_invariant(subject: Subject) -> None:
 
 @check("batch_invariant", gap="bmm_not_registered")
 def bmm_is_batch_invariant(subject: Subject) -> None:
-    """A batch of matrix products gives each the same bits alone and in the batch."""
+    """A batched matrix multiplication gives each matrix the same bits alone and in the batch."""
     with enabled(subject) as on:
         require_invariant(on, BMM)
 
@@ -116,7 +116,7 @@ def workspace_is_that_of_the_replacement(subject: Subject) -> None:
             getattr(on.namespaces()[name], WORKSPACE)(*arguments, **options)
             if not extension.called(WORKSPACE_OF_EXTENSION):
                 raise Failed(
-                    f"{name}.{WORKSPACE} is the native operator's",
+                    f"{name}.{WORKSPACE} is the original operator's",
                     expected=f"a call of batch_invariant_ops.{WORKSPACE_OF_EXTENSION}",
                     found="none",
                     code=f"{name}.{WORKSPACE}(query, key, value, ...)",
@@ -138,8 +138,8 @@ def attention_v2_is_replaced(subject: Subject) -> None:
     if not subject.native:
         # What our code cannot close it must say, which another check insists on.
         raise NotApplicable(
-            f"nothing can replace {ATTENTION_V2}: Ascend's extension has no batch-invariant form "
-            "of it, so the gap stays open, and the server says so when it is launched"
+            f"nothing can replace {ATTENTION_V2}: Ascend's extension has no batch-invariant "
+            "variant of it, so the gap stays open, and the server says so when it is launched"
         )
     with machine(subject) as on:
         before = partial(on.torch_npu.__dict__[ATTENTION])
@@ -147,9 +147,9 @@ def attention_v2_is_replaced(subject: Subject) -> None:
         on.enable()
         if on.torch_npu.__dict__[ATTENTION_V2] is before:
             raise Failed(
-                f"the native {ATTENTION_V2} stays in its place",
+                f"the original {ATTENTION_V2} stays in its place",
                 expected="a batch-invariant operator",
-                found="the native operator",
+                found="the original operator",
                 code=f"torch_npu.{ATTENTION_V2}(query, key, value, ...)",
             )
 

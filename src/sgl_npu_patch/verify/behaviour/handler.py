@@ -148,7 +148,7 @@ def ascend_is_kept(subject: Subject) -> None:
 def ascend_becomes_pytorch_where_it_cannot_draw(subject: Subject) -> None:
     """The sampling backend ascend becomes pytorch, with one warning, where it cannot be kept."""
     if "sampling_backend" not in subject.left_out:
-        raise NotApplicable("ascend draws by seed on this tree")
+        raise NotApplicable("ascend samples by seed on this tree")
     _expect_sampling(_past_the_list(_npu(subject)), "pytorch", 1, "ascend")
 
 

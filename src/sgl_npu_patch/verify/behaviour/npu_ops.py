@@ -218,7 +218,7 @@ def attention_takes_what_the_operator_takes(subject: Subject) -> None:
 
 @check("npu_ops")
 def a_missing_overload_says_which_version_has_it(subject: Subject) -> None:
-    """What version 1.0.0 of the extension lacks is an error, and never the native kernel."""
+    """What version 1.0.0 of the extension lacks is an error, and never the device kernel."""
     require_ours(subject)
     with machine(subject, "1.0.0", OLD_TORCH_NPU) as on:
         on.enable()

@@ -80,7 +80,7 @@ def difference(on: Machine, operation: Operation) -> str:
     reached = {call.operator.partition(".")[0] for call in extension.calls}
     native = {*torch_npu.native_calls} & {ATTENTION, f"{ATTENTION}.out", ADD_RMS_NORM}
     if native:
-        return f"the native {min(native)} is called"
+        return f"the original {min(native)} is called"
     if operation.reaches and not operation.reaches & reached:
         return "no operator of batch_invariant_ops is called"
     if operation.reaches and not reached <= operation.reaches | {WORKSPACE_OF_EXTENSION}:

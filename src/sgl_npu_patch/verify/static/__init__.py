@@ -77,7 +77,7 @@ def _result(judged: Judged, declared: _Declared) -> Result:
         return failed(declared.id, declared.seam, declared.meaning, findings)
     if verdict == "pass" and outcome.gaps and declared.run is presence.in_place:
         whose = "upstream's own" if outcome.status == "upstream" else "our"
-        message = f"{whose} form, with gaps: {', '.join(outcome.gaps)}"
+        message = f"{whose} version, with gaps: {', '.join(outcome.gaps)}"
     return Result(
         id=declared.id,
         seam=declared.seam,

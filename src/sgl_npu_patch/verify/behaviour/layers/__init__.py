@@ -167,13 +167,13 @@ def attention_second_version(subject: Subject) -> None:
 
 @check("sampler")
 def sampler_simple(subject: Subject) -> str:
-    """A row that nothing filters is drawn with the same bits in every batch."""
+    """A row that nothing filters is sampled with the same bits in every batch."""
     return _promised(subject, lambda world: cases.sampler(subject, world, {}))
 
 
 @check("sampler")
 def sampler_fused(subject: Subject) -> str:
-    """A row that npu_top_k_top_p filters is drawn with the same bits in every batch."""
+    """A row that npu_top_k_top_p filters is sampled with the same bits in every batch."""
     return _promised(
         subject, lambda world: cases.sampler(subject, world, {"top_k": 20, "top_p": 0.8})
     )
@@ -181,5 +181,5 @@ def sampler_fused(subject: Subject) -> str:
 
 @check("sampler")
 def sampler_sorted(subject: Subject) -> str:
-    """A row filtered by sorted probabilities is drawn with the same bits in every batch."""
+    """A row filtered by sorted probabilities is sampled with the same bits in every batch."""
     return _promised(subject, lambda world: cases.sampler(subject, world, {"top_p": 0.8}))

@@ -39,7 +39,7 @@ _NEIGHBOUR = "neighbour_dependent_draw"
 
 @sampler_check(gap=_NEIGHBOUR)
 def neighbours_change_nothing(trial: Trial) -> None:
-    """A request's token does not depend on its neighbours.
+    """A request's token does not depend on the other requests of its batch.
 
     Without the fused operator top-k with top-p is another nucleus, but the same in every batch.
     """
@@ -60,7 +60,7 @@ def neighbours_change_nothing(trial: Trial) -> None:
 
 @sampler_check(gap=_NEIGHBOUR)
 def a_neighbour_that_left_changes_nothing(trial: Trial) -> None:
-    """What a neighbour has set in a batch's flags changes no token after it has left.
+    """What another request has set in a batch's flags changes no token after it has left.
 
     SGLang does not take a flag back when the request that set it is filtered out.
     """
@@ -72,8 +72,8 @@ def a_neighbour_that_left_changes_nothing(trial: Trial) -> None:
             info.need_top_k_sampling = info.need_top_p_sampling = True
             drawn = trial.machine(fused=fused).draw(seeded, info=info)
             expected = trial.alone(name, fused=fused)
-            code = f"{shown_call(request)}  # need_top_p_sampling as a neighbour left it"
-            demand_same(drawn, expected, "after a neighbour has left", code)
+            code = f"{shown_call(request)}  # need_top_p_sampling as another request left it"
+            demand_same(drawn, expected, "after another request has left", code)
 
 
 @sampler_check(gap=_NEIGHBOUR)
@@ -169,7 +169,7 @@ def global_generator_is_not_used(trial: Trial) -> None:
                 drawn.append(draw_among(on, seeded, NEIGHBOURS[other]))
                 if not torch.equal(torch.get_rng_state(), state):
                     raise Failed(
-                        "a seeded draw moves the global generator",
+                        "sampling by seed moves the global generator",
                         code=shown_call(seeded[0], other),
                     )
                 demand_same(drawn[-1], drawn[0], "after manual_seed", shown_call(seeded[0], other))
@@ -181,7 +181,7 @@ def _refuse_multinomial(*arguments: object, **options: object) -> None:
 
 @sampler_check()
 def same_batch_twice(trial: Trial) -> None:
-    """A batch drawn again gives the same tokens: its parameters outlive a step."""
+    """A batch sampled again gives the same tokens: its parameters outlive a step."""
     on = trial.machine()
     batch = [*with_seeds(PLAIN, 40), *NEIGHBOURS["mixed"]]
     info = sampling_info(batch)

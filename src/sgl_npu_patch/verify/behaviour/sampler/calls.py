@@ -92,7 +92,7 @@ def top_p_has_the_type_of_logits(trial: Trial) -> None:
 
 @sampler_check()
 def not_compiled_on_an_npu(trial: Trial) -> None:
-    """Nothing that draws with seeds goes through torch.compile on an NPU."""
+    """Nothing that samples by seed goes through torch.compile on an NPU."""
     for backend in ("ascend", "pytorch"):
         on = trial.machine(backend=backend)
         on.draw(with_seeds(PLAIN, 3))
@@ -100,7 +100,7 @@ def not_compiled_on_an_npu(trial: Trial) -> None:
         on.draw(with_seeds(SUBJECTS["top-p"], 3))
         if found := compiled(on):
             raise Failed(
-                "a function of the seeded draw is compiled on the NPU",
+                "a function that samples by seed is compiled on the NPU",
                 expected="torch.compile(..., disable=True)",
                 found=", ".join(found),
                 code=shown_call(PLAIN),

@@ -65,7 +65,7 @@ def rows_use_their_own_seed_and_position(trial: Trial) -> None:
         expected = sorted((each.seed, each.position) for each in batch)
         if found != expected:
             raise Failed(
-                "rows are drawn at other seeds or positions than their own",
+                "rows are sampled with other seeds or positions than their own",
                 expected=f"(seed, position) {expected}",
                 found=str(found),
                 code=shown_call(batch[0]),
@@ -94,7 +94,7 @@ def seed_and_position_matter(trial: Trial) -> None:
 
 @sampler_check()
 def draws_follow_the_distribution(trial: Trial) -> None:
-    """Seeded draws follow the model's distribution, over seeds and over positions."""
+    """Tokens sampled by seed follow the model's distribution, over seeds and over positions."""
     for vary in ("seeds", "positions"):
         for name, (request, kept) in _DISTRIBUTIONS.items():
             if not trial.can_draw([request]) or (vary == "positions" and name not in _PATHS):
@@ -120,7 +120,7 @@ def draws_follow_the_distribution(trial: Trial) -> None:
 
 @sampler_check()
 def logarithm_is_taken_once(trial: Trial) -> None:
-    """The seeded draw is given what it takes: log-probabilities, or probabilities."""
+    """Sampling by seed is given what it takes: log-probabilities, or probabilities."""
     on = trial.machine()
     with on.execution:
         draw = on.execution.value(symbols.DRAW)
@@ -146,7 +146,7 @@ def logarithm_is_taken_once(trial: Trial) -> None:
             on.draw([request])
         if len(seen) != 1:
             raise Failed(
-                f"the path {name!r} draws {len(seen)} times with seeds", code=shown_call(request)
+                f"the path {name!r} samples {len(seen)} times by seed", code=shown_call(request)
             )
         # In the order of probability, which is all that sorted and unsorted paths share.
         masses = seen[0].exp() if takes_logarithms else seen[0]

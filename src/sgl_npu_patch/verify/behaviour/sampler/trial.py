@@ -145,7 +145,7 @@ def demand_alone(
         return
     drawn = draw_among(trial.machine(fused=fused), seeded, others)
     where = "" if fused else ", without npu_top_k_top_p"
-    demand_same(drawn, expected, f"beside {name!r} neighbours{where}", shown_call(seeded[0], name))
+    demand_same(drawn, expected, f"beside {name!r} requests{where}", shown_call(seeded[0], name))
 
 
 def demand_same(drawn: list[int], expected: list[int], when: str, code: str) -> None:
@@ -153,7 +153,7 @@ def demand_same(drawn: list[int], expected: list[int], when: str, code: str) -> 
     if differing:
         first = differing[0]
         raise Failed(
-            f"{when}, {len(differing)} of {len(drawn)} requests draw other tokens",
+            f"{when}, {len(differing)} of {len(drawn)} requests get other tokens",
             expected=f"token {expected[first]}",
             found=f"token {drawn[first]}",
             code=code,

@@ -34,7 +34,7 @@ from sgl_npu_patch.verify.behaviour.sampler_machine import (
 
 @sampler_check()
 def unseeded_draws_are_multinomial(trial: Trial) -> None:
-    """Without seeds the draw is torch.multinomial over the filtered probabilities."""
+    """Without seeds tokens are sampled by torch.multinomial over the filtered probabilities."""
     for fused in (True, False):
         on = trial.machine(fused=fused)
         for name, (request, kept) in _DISTRIBUTIONS.items():
@@ -45,7 +45,7 @@ def unseeded_draws_are_multinomial(trial: Trial) -> None:
                 on.draw([replace(request, seed=None)])
             if len(seen) != 1 or on.hashed:
                 raise Failed(
-                    f"an unseeded batch on the path {name!r} draws in another way",
+                    f"an unseeded batch on the path {name!r} samples in another way",
                     expected="1 call of torch.multinomial, none of murmur_hash32",
                     found=f"{len(seen)} and {len(on.hashed)}",
                     code=shown_call(replace(request, seed=None)),
@@ -54,7 +54,7 @@ def unseeded_draws_are_multinomial(trial: Trial) -> None:
             expected = _masses(kept).sort(descending=True).values
             if not torch.allclose(weights / weights.sum(), expected, rtol=1e-4, atol=1e-9):
                 raise Failed(
-                    f"an unseeded batch on the path {name!r} draws from other probabilities",
+                    f"an unseeded batch on the path {name!r} samples from other probabilities",
                     expected=str(_rounded(expected)),
                     found=str(_rounded(weights / weights.sum())),
                     code=shown_call(replace(request, seed=None)),
@@ -90,7 +90,7 @@ def unseeded_draws_are_the_originals(trial: Trial) -> None:
                 ):
                     if found != expected:
                         raise Failed(
-                            f"unseeded draws have other {what} than before, batch {name!r}",
+                            f"sampling without seeds has other {what} than before, batch {name!r}",
                             expected=str(expected)[:200],
                             found=str(found)[:200],
                             code=shown_call(batch[0]),
