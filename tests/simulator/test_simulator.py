@@ -80,6 +80,41 @@ class TestDevice:
         with pytest.raises(TypeError, match="not an npu tensor"):
             device.cpu(torch.ones(2))
 
+    @pytest.mark.parametrize(
+        ("run", "expected"),
+        [
+            (lambda x: x % 2, [1, 0, 1]),
+            (lambda x: torch.fmod(x, 2), [1, 0, 1]),
+            (lambda x: x & 1, [1, 0, 1]),
+            (lambda x: torch.bitwise_or(x, 4), [5, 6, 7]),
+            (lambda x: x % 1.5, [1.0, 0.5, 0.0]),
+            (lambda x: torch.remainder(7, x), [0, 1, 1]),
+        ],
+    )
+    def test_numbers_are_taken_for_tensors(self, run: Any, expected: list[float]) -> None:
+        tensor = _npu(3, dtype=torch.int32)
+        result = run(tensor)
+        assert result.tolist() == expected
+        assert result.dtype == run(device.cpu(tensor)).dtype
+        scalar = tensor[2]
+        assert run(scalar).dtype == run(device.cpu(scalar)).dtype
+
+    def test_what_asks_for_pinned_memory_gets_memory(self) -> None:
+        tensor = _npu(2)
+        there = tensor.to("cpu", non_blocking=True)
+        assert (there.device.type, there.tolist()) == ("cpu", [1, 2])
+        assert tensor.to("cpu", torch.float64, non_blocking=True).dtype == torch.float64
+        assert there.to("npu", non_blocking=True).tolist() == [1, 2]
+        pinned = torch.tensor([1], pin_memory=True)
+        assert (pinned.dtype, pinned.tolist()) == (torch.int64, [1])
+        for make in (torch.empty, torch.zeros, torch.ones):
+            assert make(2, 3, dtype=torch.int32, pin_memory=True).shape == (2, 3)
+        assert torch.empty_strided((2, 2), (1, 2), pin_memory=True).stride() == (1, 2)
+        assert torch.empty_like(there, pin_memory=True).shape == (2,)
+        copied = there.pin_memory()
+        assert torch.equal(copied, there)
+        assert copied.data_ptr() != there.data_ptr()
+
     def test_last_bits_tell_the_batch(self) -> None:
         row = torch.rand(64)
         seen = [device.in_last_bits(row, batch) for batch in range(1, 9)]
@@ -88,6 +123,10 @@ class TestDevice:
         for batch in (9, 100, 4096):
             assert all(not torch.equal(device.in_last_bits(row, batch), bits) for bits in seen)
         torch.testing.assert_close(device.in_last_bits(row, 8), row)
+
+
+def _indices(rows: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.full((rows.shape[0], count), 5, device="npu")
 
 
 REDUCTIONS = {
@@ -100,6 +139,7 @@ REDUCTIONS = {
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (64,)),
     "in place": lambda x: x.clone().cumsum_(-1),
     "out": lambda x: torch.sum(x, -1, out=torch.empty(x.shape[:-1], device="npu")),
+    "scatter_add": lambda x: x.scatter_add(-1, _indices(x, 2), x.flip(-1)),
 }
 EXACT = {
     "add": lambda x: x + x,
@@ -108,6 +148,8 @@ EXACT = {
     "max": lambda x: x.amax(-1),
     "where": lambda x: x.masked_fill(x > 0, 1.0),
     "gather": lambda x: x.gather(-1, x.argsort(-1)),
+    "scatter_add of one index a row": lambda x: x.scatter_add(-1, _indices(x, 1), x.flip(-1)),
+    "the same in place": lambda x: x.clone().scatter_add_(-1, _indices(x, 1), x.flip(-1)),
 }
 
 

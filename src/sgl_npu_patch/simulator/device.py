@@ -6,6 +6,9 @@ for; every operator without a kernel of its own runs on that memory. torch_npu's
 what the patch replaces have stand-ins under PrivateUse1 and AutogradPrivateUse1; their last bits
 depend on the size of the batch. Under `adversarial()` so do those of every other reduction.
 
+Nothing is pinned, because there is no other memory to copy to: what asks for pinned memory gets
+plain memory.
+
 Not simulated: backward formulas, streams, and storages made on the device (`copy.deepcopy` of an
 npu tensor).
 """
@@ -113,6 +116,10 @@ def install() -> None:
         if name != "mm":
             aten.impl(name, _telling(name, kernel), "PrivateUse1")
         aten.impl(name, _autograd_node(_operator(f"aten::{name}")), "AutogradPrivateUse1")
+    for name in ("empty.memory_format", "empty_strided"):
+        original = torch.library.get_kernel(f"aten::{name}", "CPU")
+        aten.impl(name, _unpinned(original), "CPU", with_keyset=True)
+    aten.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
 
 
 @contextmanager
@@ -280,6 +287,15 @@ def _autograd_node(operator: Any) -> Callable[..., torch.Tensor]:
     return redispatch
 
 
+def _unpinned(kernel: Any) -> Callable[..., torch.Tensor]:
+    """Allocate as torch's own kernel does, which asks a device's hooks for pinned memory."""
+
+    def allocate(keys: Any, *args: Any, pin_memory: bool | None = None, **kwargs: Any) -> Any:
+        return kernel.call_boxed(keys, *args, **kwargs)
+
+    return allocate
+
+
 def _operator(name: str) -> Any:
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -291,6 +307,7 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
         _host(target).copy_(_host(source))
         tell(operator.name(), args, kwargs, target)
         return target
+    args = _numbers_as_tensors(operator, args)
     given = [
         (t, _host(t)) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
     ]
@@ -317,7 +334,7 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
     with _plain_tensors():
         result = operator(*pytree.tree_map(to_host, args), **pytree.tree_map(to_host, kwargs))
-        if _adversaries and is_reduction(operator.name()):
+        if _adversaries and _adds_up(operator, args):
             _depend_on_batch(result, given)
     for tensor, host in given:
         # An out= operator may have resized what it wrote to.
@@ -326,6 +343,32 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
     found = pytree.tree_map(from_host, result)
     tell(operator.name(), args, kwargs, found)
     return found
+
+
+def _numbers_as_tensors(operator: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Wrap numbers where an operator takes tensors: torch hands Python a wrapped one unwrapped."""
+    if not any(isinstance(arg, bool | int | float | complex) for arg in args):
+        return args
+    tensor = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
+
+    def wrapped(argument: Any, arg: Any) -> Any:
+        if str(argument.type) != "Tensor" or isinstance(arg, torch.Tensor):
+            return arg
+        dtype = None if tensor is None else torch.result_type(tensor, arg)
+        return torch.tensor(arg, dtype=dtype)
+
+    return tuple(map(wrapped, operator._schema.arguments, args))
+
+
+def _adds_up(operator: Any, args: tuple[Any, ...]) -> bool:
+    """Report whether a call adds up more than two numbers, whose order could depend on the batch.
+
+    Where each row has one index, as in SGLang's penalties, scatter_add adds one number to another.
+    """
+    if plain_name(operator.name()) == "scatter_add":
+        _, dim, index, *_ = args
+        return index.dim() == 0 or index.shape[dim] > 1
+    return is_reduction(operator.name())
 
 
 def _depend_on_batch(result: Any, given: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
