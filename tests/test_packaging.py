@@ -41,6 +41,7 @@ COMMANDS = (
     "audit",
     "doctor",
     "kit",
+    "simulate",
 )
 
 # The pages about something else than a command.
@@ -98,7 +99,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wheel_files(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
-        return [name for name in archive.namelist() if ".dist-info/" not in name]
+        return [name for name in archive.namelist() if not is_metadata(name)]
+
+
+def is_metadata(name: str) -> bool:
+    return name.partition("/")[0].endswith(".dist-info")
 
 
 def test_wheel_holds_gits_files_and_no_others(wheel: Path) -> None:
@@ -119,7 +124,7 @@ def test_wheel_metadata(wheel: Path) -> None:
         texts = {
             name.split("/", 1)[1]: archive.read(name).decode()
             for name in archive.namelist()
-            if ".dist-info/" in name
+            if is_metadata(name)
         }
     assert f"\nVersion: {sgl_npu_patch.__version__}\n" in texts["METADATA"]
     assert "\nLicense-Expression: Apache-2.0\n" in texts["METADATA"]
@@ -147,6 +152,7 @@ def test_installed_program_lists_the_series(wheel: Path, tmp_path: Path, editabl
     assert installed.returncode == 0, installed.stderr
     names = {path.name for path in site.iterdir()}
     assert not names & {"codemods", "npu_ops", "templates", "tests", "benchmarks", "src"}
+    assert not [name for name in names if name.startswith(("torch", "batch_inv", "sgl_kernel"))]
     done = run([str(python), "-c", LIST_WHAT_IS_INSTALLED], tmp_path)
     assert done.returncode == 0, done.stderr
     place, series, templates = done.stdout.splitlines()

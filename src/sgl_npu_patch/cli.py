@@ -29,6 +29,7 @@ COMMANDS = (
     "bisect",
     "doctor",
     "kit",
+    "simulate",
     "audit",
     "list",
     "explain",

@@ -105,6 +105,7 @@ def test_text_of_every_command_ends_no_line_in_blanks(
         ["list"],
         ["explain", "npu_ops"],
         ["kit", "-o", str(tmp_path / "kit.py")],
+        ["simulate", tree],
         ["apply", tree],
         ["verify", tree, "--static"],
     ]

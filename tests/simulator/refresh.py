@@ -25,8 +25,12 @@ OPERATORS = (
     "npu_fused_infer_attention_score.out",
     "npu_fused_infer_attention_score_v2",
     "npu_fused_infer_attention_score_v2.out",
+    "npu_format_cast",
     "npu_gemma_rms_norm",
+    "npu_mrope",
     "npu_rms_norm",
+    "npu_rotary_mul",
+    "npu_scatter_nd_update_",
     "npu_swiglu",
     "npu_top_k_top_p",
 )
@@ -37,7 +41,12 @@ def observed(version: str) -> dict[str, Any]:
     """Read what is kept of one version out of its wheel; what it lacks is left out."""
     found = torch_npu_wheel.read(version)
     schemas = {name: found.schemas[name] for name in OPERATORS if name in found.schemas}
-    return {"graph_handlers": found.graph_handlers, "schemas": schemas}
+    names = {name.partition(".")[0] for name in found.schemas} - {*found.atb}
+    return {
+        "graph_handlers": found.graph_handlers,
+        "operators": sorted(names),
+        "schemas": schemas,
+    }
 
 
 def main() -> None:

@@ -319,6 +319,7 @@ class TestTorchNpu:
         fake: Any = torch_npu.install(version)
         real = refresh.observed(version)
         assert schemas.of(version) == real["schemas"]
+        assert schemas.operators(version) == {*real["operators"]}
         assert schemas.has_graph_handlers(version) == real["graph_handlers"]
         assert hasattr(fake.npu, "register_npu_graph_handler") == real["graph_handlers"]
         schema = torch.ops.npu.npu_fused_infer_attention_score.out._schema

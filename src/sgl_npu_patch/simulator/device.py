@@ -66,7 +66,7 @@ REDUCTIONS = frozenset(
 """aten's operators that add up, multiply up or normalise over elements, by name."""
 
 
-class _Backend:
+class Backend:
     """What torch and SGLang ask of `torch.npu`."""
 
     def is_initialized(self) -> bool:
@@ -97,11 +97,15 @@ class _Backend:
         return False
 
 
-def install() -> None:
-    """Register the device; a second call does nothing."""
+def install(backend: Backend | None = None) -> None:
+    """Register the device; a second call does nothing.
+
+    Args:
+        backend: what `torch.npu` becomes, if it is to offer more than `Backend`.
+    """
     if _libraries:
         return
-    _setup_backend(NPU, backend_module=_Backend())
+    _setup_backend(NPU, backend_module=backend or Backend())
     _libraries.extend([_new_library("_", "IMPL"), _new_library("aten", "IMPL")])
     fallback, aten = _libraries
     fallback.fallback(_run_on_host, "PrivateUse1")
@@ -120,6 +124,11 @@ def install() -> None:
         original = torch.library.get_kernel(f"aten::{name}", "CPU")
         aten.impl(name, _unpinned(original), "CPU", with_keyset=True)
     aten.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
+
+
+def be_adversarial() -> None:
+    """Be `adversarial` until the process ends."""
+    _adversaries.append(None)
 
 
 @contextmanager
@@ -367,7 +376,7 @@ def _adds_up(operator: Any, args: tuple[Any, ...]) -> bool:
     """
     if plain_name(operator.name()) == "scatter_add":
         _, dim, index, *_ = args
-        return index.dim() == 0 or index.shape[dim] > 1
+        return bool(index.dim() == 0 or index.shape[dim] > 1)
     return is_reduction(operator.name())
 
 

@@ -24,6 +24,7 @@ class Version(TypedDict):
     """Hold what is kept of one version of torch_npu."""
 
     graph_handlers: bool
+    operators: list[str]
     schemas: dict[str, str]
 
 
@@ -40,6 +41,11 @@ def of(version: str) -> dict[str, str]:
 def has_graph_handlers(version: str) -> bool:
     """Return whether that torch_npu lets graph handlers be registered by operator."""
     return _kept()[version]["graph_handlers"]
+
+
+def operators(version: str) -> frozenset[str]:
+    """Return the names of all operators of that torch_npu, simulated or not."""
+    return frozenset(_kept()[version]["operators"])
 
 
 def on_host(arguments: dict[str, Any]) -> dict[str, Any]:
