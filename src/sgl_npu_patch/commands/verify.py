@@ -47,6 +47,14 @@ def run(
             "whose own kernels depend on the batch.",
         ),
     ] = False,
+    server: Annotated[
+        bool,
+        typer.Option(
+            "--server",
+            help="Run the tree's own server too, with a tiny model on that NPU, and compare each "
+            "request's tokens and logprobs with those that it gets alone.",
+        ),
+    ] = False,
     torch_npu: Annotated[
         str | None,
         typer.Option(
@@ -85,8 +93,9 @@ def run(
         from sgl_npu_patch.kit.receipt import read
 
         measured = read(options.read_path(receipt, "FILE"))
-    if static and layers:
-        raise UsageError("--layers executes the tree, which --static forbids: choose one")
+    for asked, option in ((layers, "--layers"), (server, "--server")):
+        if static and asked:
+            raise UsageError(f"{option} executes the tree, which --static forbids: choose one")
     with ExitStack() as trees:
         tree = trees.enter_context(opened(path, rev))
         original = None
@@ -100,6 +109,7 @@ def run(
             base=original,
             static_only=static,
             layers=layers,
+            server=server,
             torch_npu=torch_npu,
             receipt=measured,
             only=only or (),

@@ -10,7 +10,7 @@ from sgl_npu_patch.engine.errors import Site
 
 Status = Literal["applied", "pending", "already", "upstream", "not-needed", "withheld", "conflict"]
 Verdict = Literal["pass", "fail", "not-applicable"]
-CheckKind = Literal["static", "behaviour", "layers", "contract", "measured"]
+CheckKind = Literal["static", "behaviour", "layers", "server", "contract", "measured"]
 SETTLED: frozenset[Status] = frozenset({"already", "upstream", "not-needed", "withheld"})
 """The statuses that a seam may have once its change is in the tree."""
 

@@ -176,14 +176,18 @@ def npu(tensor: torch.Tensor) -> torch.Tensor:
 
 def cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return the CPU tensor that shares an npu tensor's memory."""
+    with _plain_tensors():
+        return _memory(tensor)
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type != NPU:
         raise TypeError(f"not an npu tensor: {tensor.device}")
     memory = getattr(tensor.untyped_storage(), _HOST_MEMORY, None)
     if memory is None:
         raise RuntimeError("an npu tensor that the simulator did not make")
-    with _plain_tensors():
-        empty = torch.empty(0, dtype=tensor.dtype)
-        return empty.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+    empty = torch.empty(0, dtype=tensor.dtype)
+    return empty.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def in_last_bits(result: torch.Tensor, batch: int) -> torch.Tensor:
@@ -317,18 +321,16 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
         tell(operator.name(), args, kwargs, target)
         return target
     args = _numbers_as_tensors(operator, args)
-    given = [
-        (t, _host(t)) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)
-    ]
-    _require_one_device(operator, [tensor for tensor, _ in given])
-    hosts = {id(tensor): host for tensor, host in given}
+    hosts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_host(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in hosts:
+                hosts[id(leaf)] = leaf, _memory(leaf) if leaf.device.type == NPU else leaf
+            return hosts[id(leaf)][1]
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
-        if isinstance(leaf, torch.UntypedStorage):
-            return getattr(leaf, _HOST_MEMORY, leaf)
-        return hosts[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
+        return getattr(leaf, _HOST_MEMORY, leaf) if isinstance(leaf, torch.UntypedStorage) else leaf
 
     def from_host(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
@@ -342,16 +344,28 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
         return npu(leaf)
 
     with _plain_tensors():
-        result = operator(*pytree.tree_map(to_host, args), **pytree.tree_map(to_host, kwargs))
+        host_args, host_kwargs = _mapped(to_host, args), _mapped(to_host, kwargs)
+        given = [*hosts.values()]
+        _require_one_device(operator, [tensor for tensor, _ in given])
+        result = operator(*host_args, **host_kwargs)
         if _adversaries and _adds_up(operator, args):
             _depend_on_batch(result, given)
     for tensor, host in given:
         # An out= operator may have resized what it wrote to.
         if tensor.device.type == NPU and not _same_layout(tensor, host):
             _adopt(tensor, host)
-    found = pytree.tree_map(from_host, result)
+    found = _mapped(from_host, result)
     tell(operator.name(), args, kwargs, found)
     return found
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Map what an operator takes or returns, all of which is flat; pytree takes much longer."""
+    if isinstance(value, tuple | list):
+        return type(value)([_mapped(function, each) for each in value])
+    if isinstance(value, dict):
+        return {name: _mapped(function, each) for name, each in value.items()}
+    return function(value)
 
 
 def _numbers_as_tensors(operator: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -25,8 +25,13 @@ from sgl_npu_patch.engine.model import CheckKind, Result
 SECONDS = 300
 """How long a group of checks may take; a whole run takes less than a minute."""
 
+BEHAVIOUR = "sgl_npu_patch.verify.behaviour"
+
 GRACE = 5
 """How many seconds more a process has to end itself before it is ended."""
+
+_KINDS: Mapping[str, CheckKind] = {"layers": "layers", "server": "server"}
+"""What the checks of a group are, unless they are of behaviour."""
 
 _KEPT = (
     "PATH",
@@ -40,7 +45,12 @@ _KEPT = (
 
 
 def run(
-    groups: Sequence[str], request: Mapping[str, Any], *, seconds: float = SECONDS
+    groups: Sequence[str],
+    request: Mapping[str, Any],
+    *,
+    seconds: float = SECONDS,
+    program: str = BEHAVIOUR,
+    variables: Mapping[str, str] | None = None,
 ) -> list[Result]:
     """Run each group of checks in a process of its own, as many at once as there are processors.
 
@@ -50,8 +60,10 @@ def run(
     Args:
         request: what `behaviour.Subject` holds, in JSON's types, and ``only``, ids and seams to run
             alone.
+        program: the module that runs a group, see `protocol`.
+        variables: what the environment has beside those that find Python and its packages.
     """
-    running = _Running()
+    running = _Running(program, variables or {})
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
         futures = [pool.submit(_group, group, request, seconds, running) for group in groups]
         try:
@@ -64,7 +76,9 @@ def run(
 class _Running:
     """Hold the processes that run, so that all of them can be ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str, variables: Mapping[str, str]) -> None:
+        self.program = program
+        self.variables = variables
         self._lock = Lock()
         self._processes: list[subprocess.Popen[str]] = []
         self._ended = False
@@ -123,8 +137,9 @@ def _process(asked: str, scratch: str, seconds: float, running: _Running) -> tup
     # Packages in the user's own folder are found without the user's home.
     environment["PYTHONUSERBASE"] = site.getuserbase()
     environment |= dict.fromkeys(("HOME", "TMPDIR", "USERPROFILE", "XDG_CACHE_HOME"), scratch)
+    environment |= running.variables
     process = running.start(
-        [sys.executable, "-B", "-m", "sgl_npu_patch.verify.behaviour"],
+        [sys.executable, "-B", "-m", running.program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -191,5 +206,4 @@ def _results(
 
 
 def _result(group: str, about: Mapping[str, Any], event: Mapping[str, Any]) -> Result:
-    kind: CheckKind = "layers" if group == "layers" else "behaviour"
-    return Result(**about, kind=kind, **event)
+    return Result(**about, kind=_KINDS.get(group, "behaviour"), **event)

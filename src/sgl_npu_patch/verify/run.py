@@ -56,6 +56,7 @@ def verify(
     base: SourceTree | None = None,
     static_only: bool = False,
     layers: bool = False,
+    server: bool = False,
     torch_npu: str | None = None,
     receipt: Receipt | None = None,
     only: Sequence[str] = (),
@@ -67,6 +68,7 @@ def verify(
         base: the unpatched tree to compare with.
         static_only: execute nothing of the tree.
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
+        server: run the tree's own server on that NPU, with requests alone and together.
         torch_npu: version, wheel or folder whose operators the tree's calls must fit.
         receipt: what a kit measured on a device.
         only: ids of checks and names of seams to take, all if empty; a tree that is not patched
@@ -74,15 +76,20 @@ def verify(
         tell: is told what begins.
 
     Raises:
-        Refused: a tree cannot be read or is too old, or torch is missing.
+        Refused: a tree cannot be read or is too old, or torch is missing, or what a server needs.
         UsageError: ``only`` names what is neither a seam nor a check.
     """
-    behaves = not static_only and not (only and set(only) <= _static_ids(SERIES))
+    elsewhere = {*_static_ids(SERIES), *(name for name in only if name.startswith("server."))}
+    behaves = not static_only and not (only and set(only) <= elsewhere)
     if behaves and find_spec("torch") is None:
         raise Refused(
             "torch is not installed, and the checks that execute the tree need it: install "
             "sgl-npu-patch[verify], or pass --static for the checks that do not"
         )
+    if server:
+        from sgl_npu_patch.verify.server import run as servers
+
+        servers.require_extra()
     tell("judging the tree")
     try:
         judged = judge(tree)
@@ -105,6 +112,9 @@ def verify(
     if behaves:
         tell("behaviour on a simulated NPU")
         results += _behaviour(tree, judged, base, layers=layers, only=only)
+    if server:
+        tell("the tree's own server on a simulated NPU")
+        results += servers.check(tree, only)
     if receipt is not None:
         from sgl_npu_patch.kit import receipt as receipts
 
@@ -208,5 +218,6 @@ def _check_only(only: Sequence[str], seams: Iterable[str], results: Sequence[Res
     if unknown:
         raise UsageError(
             f"no check or seam of that name ran: {', '.join(unknown)}; seams are "
-            f"{', '.join(seams)}; comparisons need --base, layers need --layers"
+            f"{', '.join(seams)}; comparisons need --base, layers need --layers, "
+            "the server needs --server"
         )

@@ -1,20 +1,16 @@
-"""Run groups of checks on a tree; read one JSON request on stdin, write one JSON line an event.
+"""Run groups of checks on a tree, as `protocol` describes.
 
-Never run by hand: `isolation` starts it with a throw-away home and reads the lines. The first names
-all checks (``{"declared": [{"id", "seam", "meaning", "gap"}]}``), the others one that begins
-(``{"begins": ID}``) or its verdict. Each stands behind a word that only the two processes know.
+Never run by hand: `isolation` starts it with a throw-away home.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import json
 import os
-import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
+from sgl_npu_patch.verify import protocol
 from sgl_npu_patch.verify.behaviour import Check, Failed, Subject, declared
 from sgl_npu_patch.verify.behaviour.guard import forbid_writing
 from sgl_npu_patch.verify.findings import NotApplicable
@@ -22,12 +18,7 @@ from sgl_npu_patch.verify.findings import NotApplicable
 
 def main() -> None:
     """Run what the request asks for."""
-    request = json.load(sys.stdin)
-    # Whatever the tree prints must not be taken for an answer.
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    # Ends a process whose parent was killed, and shows where a check hangs.
-    faulthandler.dump_traceback_later(request["seconds"], exit=True)
+    request, answer = protocol.begin()
     # Loads torch, which takes long on a busy machine: the time runs already.
     from sgl_npu_patch.simulator.sglang import Execution
 
@@ -40,9 +31,6 @@ def main() -> None:
     )
 
     Execution.also_real.update(request.get("real", ()))
-
-    def answer(event: dict[str, Any]) -> None:
-        print(request["word"] + json.dumps(event), file=answers, flush=True)
 
     checks = [
         each
