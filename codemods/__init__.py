@@ -24,6 +24,7 @@ _SEAMS = (
     "attention_comment",
     "npu_ops",
     "launch_guards",
+    "penalties",
 )
 
 

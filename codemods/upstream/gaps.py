@@ -194,6 +194,15 @@ LAUNCH_GUARDS_MISSING = Gap(
     "changed nor reported when the server starts.",
     "apply adds the checks at launch.",
 )
+PENALTIES_COUNTED_WRONGLY = Gap(
+    "penalties_counted_wrongly",
+    "penalties",
+    NATIVE,
+    None,
+    "With the overlap scheduler, another request's prefill makes a request's penalties leave out "
+    "one token and count another one twice, which changes its tokens.",
+    "apply counts each token once, right before the next one is sampled.",
+)
 
 GAPS = {gap.name: gap for gap in globals().values() if isinstance(gap, Gap)}
 """Every gap by its name, in the order of the seams."""

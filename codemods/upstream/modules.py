@@ -28,6 +28,10 @@ MODEL_OVERRIDE = function(
 ENVIRONMENT = assignment(Form("envs", "srt/environ.py"))
 GRAPH_CONFIG = _class(Form("CudaGraphConfig", "srt/model_executor/cuda_graph_config.py", "0.5.14"))
 IS_ENABLED = function(Form("is_batch_invariant_mode_enabled", MODE))
+COUNT_PENALTIES = function(
+    Form("cumulate_penalty_output_tokens", "srt/managers/schedule_batch.py", "0.5.14")
+)
+BATCH_INFO = _class(Form("SamplingBatchInfo", "srt/sampling/sampling_batch_info.py"))
 SAMPLER = _class(Form("Sampler", SAMPLING))
 LOGPROBS = _class(Form("OutputLogprobProcessor", "srt/layers/logprob_processor.py", "0.5.16"))
 ATTENTION = _class(

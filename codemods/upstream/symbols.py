@@ -118,6 +118,7 @@ OVERRIDES = "srt/arg_groups/overrides.py"
 MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
 SAMPLING = "srt/layers/sampler.py"
 _UTILITIES = "srt/utils/common.py"
+_BATCH_INFO = "srt/sampling/sampling_batch_info.py"
 
 # Server arguments and how they are adapted to deterministic inference.
 HANDLER = function(
@@ -152,8 +153,14 @@ SAMPLE_ASCEND_PROBS = function(
     Form("top_k_top_p_min_p_sampling_from_probs_ascend", SAMPLING, "0.5.5.post3", "0.5.8.post1")
 )
 DRAW = function(Form("multinomial_with_seed", SAMPLING))
-FROM_BATCH = function(Form("from_schedule_batch", "srt/sampling/sampling_batch_info.py"))
+FROM_BATCH = function(Form("from_schedule_batch", _BATCH_INFO))
 """Builds what the sampler is told of a batch."""
+FORWARD_COPY = function(
+    Form("forward_batch_generation", "srt/managers/tp_worker_overlap_thread.py", FIRST, "0.5.3"),
+    Form("copy_for_forward", _BATCH_INFO, "0.5.3.post1"),
+)
+"""Copies it for a forward pass that overlaps with the next batch's preparation."""
+PREPARE_FOR_DECODE = function(Form("prepare_for_decode", "srt/managers/schedule_batch.py"))
 
 SYMBOLS = {name: value for name, value in globals().items() if isinstance(value, Symbol)}
 """Every symbol by the name that it has here."""

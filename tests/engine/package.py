@@ -26,8 +26,10 @@ MODE = "srt/batch_invariant_ops/batch_invariant_ops.py"
 ATTENTION = "srt/layers/attention/ascend_backend.py"
 SAMPLER = "srt/layers/sampler.py"
 VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
-ADDED = (f"{VENDORED}/launch_guards.py", f"{VENDORED}/npu_ops.py")
-CHANGED = (MODE, ARGUMENTS, COMMON)
+BATCH = "srt/managers/schedule_batch.py"
+BATCH_INFO = "srt/sampling/sampling_batch_info.py"
+ADDED = tuple(f"{VENDORED}/{name}.py" for name in ("launch_guards", "npu_ops", "penalties"))
+CHANGED = (MODE, BATCH, BATCH_INFO, ARGUMENTS, COMMON)
 WRITTEN = tuple(sorted((*CHANGED, *ADDED)))
 
 # No gate for the radix cache: it and the launch guards then edit the same function.
@@ -55,6 +57,26 @@ class ServerArgs:
 
     def other(self):
         return "caf\u00e9"
+""",
+    BATCH: """\
+class ScheduleBatch:
+    def prepare_for_decode(self):
+        if self.sampling_info.penalizer_orchestrator.is_required:
+            self.count()
+""",
+    BATCH_INFO: """\
+import dataclasses
+
+
+class SamplingBatchInfo:
+    @classmethod
+    def from_schedule_batch(cls, batch):
+        ret = cls(penalizer_orchestrator=batch.penalties)
+        return ret
+
+    def copy_for_forward(self):
+        self.update_penalties()
+        return dataclasses.replace(self, penalizer_orchestrator=None)
 """,
     COMMON: """\
 def is_npu():

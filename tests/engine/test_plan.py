@@ -16,6 +16,8 @@ from tests.engine.package import (
     ADDED,
     ARGUMENTS,
     ATTENTION,
+    BATCH,
+    BATCH_INFO,
     CHANGED,
     COMMON,
     MODE,
@@ -38,6 +40,7 @@ EXPECTED = {
     "attention_comment": "not-needed",
     "npu_ops": "pending",
     "launch_guards": "pending",
+    "penalties": "pending",
 }
 
 
@@ -92,6 +95,12 @@ def test_sites_count_in_the_tree_as_read(tmp_path: Path) -> None:
         "attention_comment": [(ATTENTION, line_of(ATTENTION, "if self.use_fia"))],
         "npu_ops": [(f"{VENDORED}/npu_ops.py", 0)],
         "launch_guards": [(ARGUMENTS, guards), (f"{VENDORED}/launch_guards.py", 0)],
+        "penalties": [
+            (BATCH_INFO, line_of(BATCH_INFO, "return ret")),
+            (BATCH_INFO, line_of(BATCH_INFO, "self.update_penalties()")),
+            (BATCH, line_of(BATCH, ".is_required")),
+            (f"{VENDORED}/penalties.py", 0),
+        ],
     }
 
 

@@ -5,61 +5,7 @@ Each is an edit of a patched release that some check must find, under the right 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
-
-NEWEST = "0.5.12.post1"
-WITHOUT_GATE = "0.5.3.post2"
-WITHHELD = "0.5.9"
-"""Releases in which the radix cache gets a gate of ours, and stays off."""
-
-_PATHS = {
-    "sampler": "srt/layers/sampler.py",
-    "mode": "srt/batch_invariant_ops/batch_invariant_ops.py",
-    "handler": "srt/server_args.py",
-    "common": "srt/utils/common.py",
-    "attention": "srt/hardware_backend/npu/attention/ascend_backend.py",
-    "npu_ops": "srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py",
-    "launch_guards": "srt/hardware_backend/npu/batch_invariant_ops/launch_guards.py",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-        seam: what must be named by the checks that find it.
-        found_by: checks of which at least one must fail.
-        edits: texts of files that occur once, and what they become.
-        also: other seams that it concerns as well.
-    """
-
-    seam: str
-    found_by: tuple[str, ...]
-    edits: tuple[tuple[str, str, str], ...]
-    release: str = NEWEST
-    also: tuple[str, ...] = ()
-
-    @property
-    def ids(self) -> frozenset[str]:
-        """The checks with their seam in front, where it is the fault's own."""
-        return frozenset(c if "." in c else f"{self.seam}.{c}" for c in self.found_by)
-
-    def files(self, texts: Mapping[PurePosixPath, str]) -> dict[PurePosixPath, bytes]:
-        """Put it into a patched release.
-
-        Args:
-            texts: the files of the release.
-        """
-        changed: dict[PurePosixPath, str] = {}
-        for name, old, new in self.edits:
-            path = PurePosixPath("sglang", _PATHS[name])
-            text = changed.get(path, texts[path])
-            assert text.count(old) == 1, f"{text.count(old)} times in {path}: {old!r}"
-            changed[path] = text.replace(old, new)
-        return {path: text.encode() for path, text in changed.items()}
+from tests.faults.fault import NEWEST, WITHHELD, WITHOUT_GATE, Fault
 
 
 def _sampler(found_by: str, *edits: tuple[str, str]) -> Fault:
@@ -92,6 +38,15 @@ def _ops(found_by: str, *edits: tuple[str, str], also: tuple[str, ...] = ()) -> 
 def _guards(found_by: str, *edits: tuple[str, str]) -> Fault:
     texts = tuple(("launch_guards", *edit) for edit in edits)
     return Fault("launch_guards", tuple(found_by.split()), texts)
+
+
+_COPIED = """
+            if penalties.follows(self):
+"""
+
+
+def _penalties(found_by: str, *edits: tuple[str, str, str]) -> Fault:
+    return Fault("penalties", tuple(found_by.split()), edits)
 
 
 def _attention(found_by: str, *edits: tuple[str, str]) -> Fault:
@@ -584,5 +539,44 @@ FAULTS: dict[str, Fault] = {
     ),
     "a statement beside the claim taken out": _attention(
         "unchanged_off_npu series.changes_nothing_else", (_BELOW, _BELOW.partition("\n")[2])
+    ),
+    # What counts in penalties.
+    "the newest token not counted": _penalties(
+        "each_token_counts_once",
+        ("penalties", "if self._input_ids is not None:", "if self._input_ids is None:"),
+    ),
+    "a token counted when it is known and again": _penalties(
+        "each_token_counts_once",
+        (
+            "batch",
+            "            pass\n        elif self.samp",
+            "            pass\n        if self.samp",
+        ),
+    ),
+    "one count for two forward passes": _penalties(
+        "each_token_counts_once",
+        (
+            "penalties",
+            "[copy.copy(p) for p in orchestrator.penalizers.values()]",
+            "list(orchestrator.penalizers.values())",
+        ),
+    ),
+    "a retracted request's tokens forgotten": _penalties(
+        "a_retracted_request_keeps_its_counts",
+        ("penalties", "        if known:", "        if length < 0:"),
+    ),
+    "penalties in another order": _penalties(
+        "the_order_is_fixed",
+        (
+            "penalties",
+            "key=lambda item: _place(item[0])",
+            "key=lambda item: _place(item[0]), reverse=True",
+        ),
+    ),
+    "penalties counted off the NPU too": _penalties(
+        "unchanged_off_npu", ("batch", "if is_npu() and penalties.count", "if penalties.count")
+    ),
+    "a copy for each pass off the NPU too": _penalties(
+        "unchanged_off_npu", ("batch_info", _COPIED, f"            pass\n\n        if 1:{_COPIED}")
     ),
 }

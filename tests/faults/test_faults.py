@@ -15,7 +15,8 @@ from sgl_npu_patch.verify.behaviour.__main__ import verdict
 from sgl_npu_patch.verify.static.judged import Judged
 from sgl_npu_patch.verify.static.judged import judge as read
 from tests.faults.__main__ import PAGE, page
-from tests.faults.named import FAULTS, NEWEST, WITHHELD, WITHOUT_GATE, Fault
+from tests.faults.fault import NEWEST, WITHHELD, WITHOUT_GATE, Fault
+from tests.faults.named import FAULTS
 from tests.helpers import ROOT
 from tests.upstream.behaviour import one_thread, subject_of
 from tests.upstream.edited import Files, judge, lay_out, result, sources
@@ -40,6 +41,7 @@ OFTEN = (
     "the sampling backend forced as before",
     "CUDA's dispatch key on an NPU",
     "the claim left",
+    "the newest token not counted",
 )
 """At least one of each seam and kind of check."""
 

@@ -453,6 +453,7 @@ OURS = dict.fromkeys(
         "sampler",
         "npu_ops",
         "launch_guards",
+        "penalties",
     ),
     "already",
 ) | {"attention_comment": "not-needed"}

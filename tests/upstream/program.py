@@ -21,6 +21,7 @@ SEAMS = (
     "attention_comment",
     "npu_ops",
     "launch_guards",
+    "penalties",
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-GROUPS = ("handler", "dispatch", "batch_invariant", "npu_ops", "sampler", "layers")
+GROUPS = ("handler", "dispatch", "batch_invariant", "npu_ops", "sampler", "penalties", "layers")
 """The modules of this package that declare checks; each can run in a process of its own."""
 
 

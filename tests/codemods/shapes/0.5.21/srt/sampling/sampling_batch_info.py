@@ -1,7 +1,28 @@
+import dataclasses
+
+from sglang.srt.sampling import penaltylib
+
+
 class SamplingBatchInfo:
     @classmethod
-    def from_schedule_batch(cls, batch):
-        return cls(
+    def from_schedule_batch(cls, batch, vocab_size):
+        orchestrator = penaltylib.BatchedPenalizerOrchestrator(
+            vocab_size=vocab_size,
+            batch=batch,
+            penalizers={penaltylib.Frequency, penaltylib.Presence},
+        )
+        ret = cls(
+            penalizer_orchestrator=orchestrator,
             temperatures=batch.temperatures,
             fusable_batch=all(1 <= r.params.top_k <= 1024 for r in batch.reqs),
         )
+        return ret
+
+    def update_penalties(self):
+        if self.penalizer_orchestrator.is_required:
+            self.acc_additive_penalties = self.penalizer_orchestrator.sum()
+
+    def copy_for_forward(self):
+        # The scheduler goes on with the original.
+        self.update_penalties()
+        return dataclasses.replace(self, penalizer_orchestrator=None)

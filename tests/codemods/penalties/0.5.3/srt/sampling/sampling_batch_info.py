@@ -1,0 +1,27 @@
+from sglang.srt.sampling import penaltylib
+
+
+class SamplingBatchInfo:
+    @classmethod
+    def from_schedule_batch(cls, batch, vocab_size):
+        orchestrator = penaltylib.BatchedPenalizerOrchestrator(
+            vocab_size=vocab_size,
+            batch=batch,
+            penalizers={penaltylib.Frequency, penaltylib.Presence},
+        )
+        ret = cls(
+            temperatures=batch.temperatures,
+            penalizer_orchestrator=orchestrator,
+        )
+
+        from sglang.srt.utils.common import is_npu
+
+        if is_npu():
+            from sglang.srt.hardware_backend.npu.batch_invariant_ops import penalties
+
+            penalties.begin(ret)
+        return ret
+
+    def update_penalties(self):
+        if self.penalizer_orchestrator.is_required:
+            self.linear_penalty = self.penalizer_orchestrator.sum()
