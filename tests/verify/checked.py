@@ -35,6 +35,8 @@ def arguments():
 _REST = {
     OPS: b"\n\ndef triton_mm(a, b):\n    return a\n\n\ntriton_bmm = triton_mm\n",
     ATTENTION: b"\n\ndef fused_mla(q, k):\n    return q\n\n\nslow = fused_mla\n",
+    "srt/utils/__init__.py": b"from sglang.srt.utils.common import is_npu\n",
+    "srt/sampling/penaltylib.py": b"BatchedPenalizerOrchestrator = Frequency = Presence = object\n",
     "srt/layers/hashing.py": b"def noise_bits(seed, positions, columns):\n    return seed\n",
 }
 

@@ -40,7 +40,7 @@ def test_partial_clone_whose_origin_is_gone(root: Path) -> None:
     clone = partial_clone(root)
     root.rename(root.parent / "gone")
     said = refused(clone)
-    assert "this partial clone lacks 7 files, which cannot be fetched (" in said
+    assert "this partial clone lacks 9 files, which cannot be fetched (" in said
     assert "does not appear to be a git repository" in said
 
 
