@@ -39,6 +39,14 @@ with torch.npu.stream(stream):
     y = torch.mm(x, x.t())
     end.record(stream)
 stream.wait_event(end)
+x.record_stream(stream)
+try:
+    x.to("npu").record_stream(0)
+except TypeError:
+    pass
+else:
+    raise AssertionError("0 is no stream")
+y.record_stream(stream)
 torch.npu.current_stream().synchronize()
 child = subprocess.run([sys.executable, __file__, "child"], check=True, stdout=subprocess.PIPE)
 torch.distributed.init_process_group(

@@ -71,6 +71,7 @@ def install_torch_npu(spec: ModuleSpec | None) -> None:
     for name in _ABSENT:
         unsimulated.install(unsimulated.Finder(name, {}))
     dist.Backend.register_backend("hccl", _gloo, devices=[device.NPU])
+    _let_streams_be_recorded()
     _let_triton_see_memory()
     if os.environ.get(ADVERSARIAL) != "0":
         device.be_adversarial()
@@ -136,6 +137,19 @@ def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
+def _let_streams_be_recorded() -> None:
+    """Let `Tensor.record_stream` take the one stream, whose tensors are never freed too early."""
+    native: Any = torch.Tensor.record_stream
+
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+        if tensor.device.type != device.NPU:
+            native(tensor, stream)
+        elif not isinstance(stream, runtime.DeviceStream):
+            raise TypeError(f"record_stream takes a stream of the device, not {stream!r}")
+
+    torch.Tensor.record_stream = record_stream  # type: ignore[method-assign]
+
+
 def _let_triton_see_memory() -> None:
     """Let Triton's interpreter work on the memory behind npu tensors, which it cannot copy."""
     if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
@@ -151,4 +165,11 @@ def _let_triton_see_memory() -> None:
         return [*map(memory, args)], {name: memory(value) for name, value in kwargs.items()}
 
     interpreter.GridExecutor._init_args_hst = take
+    jit: Any = import_module("triton.runtime.jit")
+
+    class Kernel(interpreter.InterpretedFunction):  # type: ignore[misc]
+        # What asks whether something is a kernel, such as SGLang 0.5.3, means these too.
+        __class__ = property(lambda kernel: jit.JITFunction)  # type: ignore[assignment]
+
+    interpreter.InterpretedFunction = Kernel
     interpreter.GridExecutor._restore_args_dev = lambda *args: None
