@@ -84,6 +84,7 @@ def install_extension(spec: ModuleSpec | None) -> None:
 
 def install_sgl_kernel_npu() -> None:
     """Let every module of sgl_kernel_npu be imported."""
+    sgl_kernel_npu.install_operators()
     _install_parts(sgl_kernel_npu.PACKAGE, sgl_kernel_npu.PARTS)
 
 

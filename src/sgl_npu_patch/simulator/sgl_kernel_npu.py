@@ -6,6 +6,7 @@ It is on no index, so that what it takes is known from its callers in SGLang.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -53,7 +54,41 @@ def _alloc_extend(
     tell(f"{PACKAGE}::alloc_extend", (), {}, None)
 
 
-def _split_qkv_rmsnorm_rope(
+def _alloc_extend_operator(
+    pre_lens: torch.Tensor,
+    seq_lens: torch.Tensor,
+    last_loc: torch.Tensor,
+    free_pages: torch.Tensor,
+    page_size: int,
+    out_indices: torch.Tensor,
+    num_new_pages: torch.Tensor,
+) -> None:
+    _alloc_extend(pre_lens, seq_lens, last_loc, free_pages, out_indices, 0, page_size)
+
+
+def install_operators() -> None:
+    """Register the operators that importing the package adds, which SGLang 0.5.3 calls."""
+    if hasattr(torch.ops.npu, "alloc_extend"):
+        return
+    _LIBRARY.define(
+        "alloc_extend(Tensor pre_lens, Tensor seq_lens, Tensor last_loc, Tensor free_pages, "
+        "int pages_size, Tensor(a!) out_indices, Tensor num_new_pages) -> ()"
+    )
+    _LIBRARY.impl("alloc_extend", _alloc_extend_operator, "CompositeExplicitAutograd")
+
+
+_LIBRARY = torch.library.Library("npu", "FRAGMENT")
+
+
+def _split_qkv_rmsnorm_rope(*arguments: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+    if len(arguments) > 3 and isinstance(arguments[3], torch.Tensor):
+        # Before its weights could be left out they stood in front of the sizes.
+        tensors, (query, key), rest = arguments[:3], arguments[3:5], arguments[5:]
+        return _split_norm_rope(*tensors, *rest, q_weight=query, k_weight=key, **named)
+    return _split_norm_rope(*arguments, **named)
+
+
+def _split_norm_rope(
     qkv: torch.Tensor,
     sin: torch.Tensor,
     cos: torch.Tensor,
