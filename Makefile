@@ -12,7 +12,7 @@ PRISTINE := $(DEMO)/sglang-$(RELEASE)
 PATCHED := $(DEMO)/sglang-$(RELEASE)-patched
 TYPED := build/typed/sgl_npu_patch
 
-.PHONY: run test test-all lint typecheck docs docs-torch-npu refresh bench clean
+.PHONY: run test test-all lint typecheck docs docs-torch-npu refresh refresh-server bench clean
 
 run: $(VENV)/run.stamp $(PRISTINE)/sglang
 	rm -rf $(PATCHED)
@@ -26,8 +26,9 @@ run: $(VENV)/run.stamp $(PRISTINE)/sglang
 test: lint typecheck
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# All tests, also those that take long, and the coverage of the codemods.
-test-all: lint typecheck
+# All tests, also those that take long or start a server, and the coverage of the codemods. What a
+# server needs exists for Python 3.11 and later.
+test-all: $(VENV)/server.stamp lint typecheck
 	$(BIN)/python -m pytest -n 2 --cov=codemods --cov-report=term-missing:skip-covered \
 	  --cov-fail-under=$(COVERED)
 
@@ -62,6 +63,10 @@ refresh: $(VENV)/test.stamp
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.simulator.refresh
 
+# Runs the servers of eight releases, which takes half an hour, and writes docs/evidence/server.md.
+refresh-server: $(VENV)/server.stamp
+	$(BIN)/python -m tests.server
+
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m benchmarks.bench_apply
 	$(BIN)/python -m benchmarks.bench_matrix
@@ -81,6 +86,10 @@ $(VENV)/run.stamp: $(BIN)/python pyproject.toml
 $(VENV)/test.stamp: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/run.stamp
+
+$(VENV)/server.stamp: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[test,server]'
+	touch $@ $(VENV)/test.stamp $(VENV)/run.stamp
 
 # Debian splits ensurepip from python3: there, the pip outside fills the environment.
 $(BIN)/python:

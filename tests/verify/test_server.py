@@ -19,6 +19,7 @@ from sgl_npu_patch.verify.server import run as servers
 from sgl_npu_patch.verify.server.company import Company
 from sgl_npu_patch.verify.server.drive import Answer, Request
 from sgl_npu_patch.verify.server.scenarios import SCENARIOS, Scenario
+from tests import server as servers_of_releases
 from tests.engine.package import run
 from tests.verify.checked import lay_out, patched
 
@@ -30,7 +31,17 @@ class Engine:
         self.fault = fault
         self.runs: list[int] = []
         self.cache: set[tuple[int, ...]] = set()
-        self.arguments = SimpleNamespace(disable_radix_cache=False)
+        self.modes = {"MIXED"}
+        self.scheduler = SimpleNamespace(enable_overlap=False)
+
+    def option(self, name: str) -> bool:
+        return {"disable_radix_cache": False}[name]
+
+    def takes_large_seeds(self) -> bool:
+        return True
+
+    def text(self, token: int) -> str:
+        return str(token)
 
     def run(self, requests: Sequence[Request], *, flush: bool = True) -> list[Answer]:
         if flush:
@@ -52,12 +63,17 @@ class Engine:
             "cache": hit,
         }[self.fault]
         new = int(request.params["max_new_tokens"])
+        if request.abort >= 0:
+            new = request.abort - request.at
         tokens = tuple(sum(request.ids) + number for number in range(new))
+        for stop in request.params.get("stop", ()):
+            tokens = tokens[: [*map(str, tokens)].index(stop) + 1]
         logprobs = [0.5 * token for token in tokens]
         if wrong:
             logprobs[1] += 1e-6
         shown = tuple(logprobs) if request.logprobs else ()
-        return Answer(tokens, shown, (), 256 if hit else 0, int(len(others) > 10))
+        crowded = len(others) > 10 or any(each.priority for each in others)
+        return Answer(tokens, shown, (), 256 if hit else 0, int(crowded))
 
 
 def company(fault: str = "") -> Company:
@@ -219,3 +235,19 @@ def test_the_process_can_be_started_where_nothing_of_the_extra_is(tmp_path: Path
     ]
     assert "transformers" in found[0].message
     assert replace(found[1], message="") != found[1]
+
+
+@pytest.mark.parametrize("option", [["--model", "qwen2"], ["--server", "--model", "gpt2"]])
+def test_a_model_is_for_the_server(tree: Path, option: list[str]) -> None:
+    assert run("verify", tree, *option).code == 2
+
+
+@pytest.mark.slow
+def test_a_real_server() -> None:
+    """A patched release keeps the promise where the extra is installed; without it, this fails."""
+    found = servers_of_releases.find("0.5.12.post1", ["server.copies", "server.penalties"])
+    assert {each["id"]: each["verdict"] for each in found["checks"]} == {
+        "server.starts": "pass",
+        "server.copies": "pass",
+        "server.penalties": "pass",
+    }

@@ -55,6 +55,15 @@ def run(
             "request's tokens and logprobs with those that it gets alone.",
         ),
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="qwen3|qwen2|llama",
+            help="The family of the server's tiny model; qwen3 unless given.",
+            show_default=False,
+        ),
+    ] = None,
     torch_npu: Annotated[
         str | None,
         typer.Option(
@@ -87,6 +96,7 @@ def run(
     """Check a patched tree: by its text, and by executing it on a simulated NPU."""
     from sgl_npu_patch.reports import codec
     from sgl_npu_patch.verify.run import verify
+    from sgl_npu_patch.verify.server.models import DEFAULT, FAMILIES
 
     measured = None
     if receipt is not None:
@@ -96,6 +106,10 @@ def run(
     for asked, option in ((layers, "--layers"), (server, "--server")):
         if static and asked:
             raise UsageError(f"{option} executes the tree, which --static forbids: choose one")
+    if model is not None and not server:
+        raise UsageError("--model is the model of the server: pass --server too")
+    if model not in (None, *FAMILIES):
+        raise UsageError(f"no family {model!r}: choose one of {', '.join(FAMILIES)}")
     with ExitStack() as trees:
         tree = trees.enter_context(opened(path, rev))
         original = None
@@ -109,7 +123,7 @@ def run(
             base=original,
             static_only=static,
             layers=layers,
-            server=server,
+            server=(model or DEFAULT) if server else None,
             torch_npu=torch_npu,
             receipt=measured,
             only=only or (),

@@ -56,7 +56,7 @@ def verify(
     base: SourceTree | None = None,
     static_only: bool = False,
     layers: bool = False,
-    server: bool = False,
+    server: str | None = None,
     torch_npu: str | None = None,
     receipt: Receipt | None = None,
     only: Sequence[str] = (),
@@ -68,7 +68,8 @@ def verify(
         base: the unpatched tree to compare with.
         static_only: execute nothing of the tree.
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
-        server: run the tree's own server on that NPU, with requests alone and together.
+        server: run the tree's own server on that NPU, with requests alone and together, and a model
+            of this family.
         torch_npu: version, wheel or folder whose operators the tree's calls must fit.
         receipt: what a kit measured on a device.
         only: ids of checks and names of seams to take, all if empty; a tree that is not patched
@@ -114,7 +115,7 @@ def verify(
         results += _behaviour(tree, judged, base, layers=layers, only=only)
     if server:
         tell("the tree's own server on a simulated NPU")
-        results += servers.check(tree, only)
+        results += servers.check(tree, only, family=server)
     if receipt is not None:
         from sgl_npu_patch.kit import receipt as receipts
 

@@ -5,8 +5,13 @@ Never run by hand: `run` has it started, in an environment with the simulated NP
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import sys
+import time
 import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +24,76 @@ from sgl_npu_patch.verify.server.drive import Engine
 from sgl_npu_patch.verify.server.run import STARTS, STARTS_MEANING
 from sgl_npu_patch.verify.server.scenarios import CHUNK, POOL, SCENARIOS, Scenario
 
+NOT_STARTED = 3
+"""What the process of the first server ends with if that did not start."""
+
 
 def main() -> None:
-    """Run what the request asks for."""
+    """Run what the request asks for, each launch of the server in a process of its own."""
     request, answer = protocol.begin()
+    ends = time.monotonic() + request["seconds"]
     only = {*request["only"]}
     chosen = [each for each in SCENARIOS.values() if not only or each.id in only]
     declared = [(STARTS, STARTS_MEANING), *((each.id, each.meaning) for each in chosen)]
     answer({"declared": [{"id": i, "seam": "", "meaning": m, "gap": ""} for i, m in declared]})
-    answer({"begins": STARTS})
+    code = 0
     try:
-        folder = models.make(request["family"], Path(request["scratch"]) / "model")
-        engine = Engine(str(folder), chunked_prefill_size=CHUNK, max_total_tokens=POOL)
+        model = models.make(request["family"], Path(request["scratch"]) / "model")
+        # Imported once, for all of the processes.
+        import_module("sglang.srt.managers.scheduler")
+    except BaseException as error:  # noqa: BLE001  # a server that cannot start says nothing
+        _give_up(answer, chosen, error)
+    else:
+        for option in dict.fromkeys(["", *(each.option for each in chosen)]):
+
+            def launch(option: str = option) -> int:
+                return _launch(model, option, chosen, answer)
+
+            code = code or _in_child(launch, ends)
+    # Neither threads nor exit handlers of the tree may outlast the checks.
+    os._exit(0 if code == NOT_STARTED else code)
+
+
+def _in_child(run: Callable[[], int], ends: float) -> int:
+    """Run a function in a fork of this process; return what it returns, or end as it ends."""
+    # The thread that ends this process in time is not in the child, which would wait for it.
+    faulthandler.cancel_dump_traceback_later()
+    child = os.fork()
+    if not child:
+        faulthandler.dump_traceback_later(max(ends - time.monotonic(), 1), exit=True)
+        code = 1
+        try:
+            code = run()
+        except BaseException:  # noqa: BLE001  # a child must never return
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _launch(model: Path, option: str, chosen: Sequence[Scenario], answer: protocol.Answer) -> int:
+    """Start a server, and run the scenarios that need its option."""
+    if not option:
+        answer({"begins": STARTS})
+    try:
+        options = {option: True} if option else {}
+        engine = Engine(str(model), chunked_prefill_size=CHUNK, max_total_tokens=POOL, **options)
         company = Company(engine, models.VOCABULARY)
     except BaseException as error:  # noqa: BLE001  # a server that cannot start says nothing
-        answer(_not_applicable(f"the server does not start here: {_told(error)}"))
-        reason = "the server does not start here"
+        if not option:
+            _give_up(answer, chosen, error)
+            return NOT_STARTED
+        reason = f"the server does not start with {option}: {told(error)}"
     else:
-        answer({"verdict": "pass", "message": STARTS_MEANING})
         reason = ""
+        if not option:
+            answer({"verdict": "pass", "message": STARTS_MEANING})
     for each in chosen:
+        if each.option != option:
+            continue
         answer({"begins": each.id})
         if reason:
             answer(_not_applicable(reason))
@@ -46,8 +101,17 @@ def main() -> None:
         event, ended = verdict(each, company)
         reason = f"the server ended in {each.id}" if ended else ""
         answer(event)
-    # Neither threads nor exit handlers of the tree may outlast the checks.
-    os._exit(0)
+    return 0
+
+
+def _give_up(answer: protocol.Answer, chosen: Sequence[Scenario], error: BaseException) -> None:
+    """Answer that no server starts."""
+    reason = "the server does not start here"
+    answer({"begins": STARTS})
+    answer(_not_applicable(f"{reason}: {told(error)}"))
+    for each in chosen:
+        answer({"begins": each.id})
+        answer(_not_applicable(reason))
 
 
 def verdict(scenario: Scenario, company: Company) -> tuple[dict[str, Any], bool]:
@@ -67,10 +131,10 @@ def verdict(scenario: Scenario, company: Company) -> tuple[dict[str, Any], bool]
         }, False
     except BaseException as error:  # noqa: BLE001  # whatever the tree's code raises is a finding
         if is_missing(error):
-            return _not_applicable(f"not run: {_told(error)}"), True
-        return {"verdict": "fail", "message": _told(error), "code": _where(error)}, True
-    told = f"{scenario.meaning} ({company.compared} answers)"
-    return {"verdict": "pass", "message": told}, False
+            return _not_applicable(f"not run: {told(error)}"), True
+        return {"verdict": "fail", "message": told(error), "code": _where(error)}, True
+    told_of = f"{scenario.meaning} ({company.compared} answers)"
+    return {"verdict": "pass", "message": told_of}, False
 
 
 def is_missing(error: BaseException) -> bool:
@@ -85,8 +149,10 @@ def _not_applicable(message: str) -> dict[str, Any]:
     return {"verdict": "not-applicable", "message": message[:2000]}
 
 
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def told(error: BaseException) -> str:
+    """Name an error; one that says nothing itself, by the line that raised it."""
+    where = "" if str(error) else _where(error).rpartition("\n")[2]
+    return f"{type(error).__name__}: {str(error) or where}"
 
 
 def _where(error: BaseException) -> str:

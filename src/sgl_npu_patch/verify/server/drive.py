@@ -11,9 +11,11 @@ import inspect
 import itertools
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
+
+from sgl_npu_patch.verify.findings import NotApplicable
 
 TURNS = 5000
 """After how many turns of the loop a run is given up."""
@@ -44,6 +46,9 @@ class Request:
         at: the turn of the event loop at which it comes.
         logprobs: those of the output are asked for.
         start: from which position those of the prompt are asked for; -1 for none.
+        top: how many of the most probable tokens are asked for at each position.
+        priority: what the scheduler orders requests by, if it was told to.
+        abort: the turn at which its client gives it up; -1 for never.
     """
 
     ids: tuple[int, ...]
@@ -51,6 +56,9 @@ class Request:
     at: int = 0
     logprobs: bool = True
     start: int = -1
+    top: int = 0
+    priority: int | None = None
+    abort: int = -1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ class Answer:
     inputs: tuple[float | None, ...]
     cached: int
     retracted: int
+    top: tuple[tuple[float, int], ...] = ()
 
 
 class _Done(Exception):
@@ -80,16 +89,31 @@ class _Receiver:
 
 
 class Engine:
-    """A scheduler that was started, and runs one set of requests after the other."""
+    """A scheduler that was started, and runs one set of requests after the other.
+
+    Attributes:
+        modes: what kinds of batches ran since it was last emptied: EXTEND, DECODE, MIXED.
+
+    Raises:
+        NotApplicable: the release does not know one of the options, or sets it back.
+    """
 
     def __init__(self, model: str, **options: Any) -> None:
         arguments: Any = import_module("sglang.srt.server_args")
         kind: Any = import_module("sglang.srt.managers.scheduler").__dict__["Scheduler"]
-        known = {field.name for field in dataclasses.fields(arguments.ServerArgs)}
+        known = inspect.signature(arguments.ServerArgs).parameters
         asked = {**OPTIONS, "model_path": model, **options}
         self.arguments = arguments.ServerArgs(**{k: v for k, v in asked.items() if k in known})
+        if hasattr(self.arguments, "resolve_once"):
+            self.arguments.resolve_once()
         if hasattr(self.arguments, "check_server_args"):
             self.arguments.check_server_args()
+        for name, value in options.items():
+            if name not in known:
+                raise NotApplicable(f"the release has no option {name}")
+            if self.option(name) != value:
+                told = f"the server sets {name} from {value} to {self.option(name)}"
+                raise NotApplicable(told)
         self._publish()
         given = {
             "server_args": self.arguments,
@@ -105,7 +129,24 @@ class Engine:
         self._running: dict[str, Any] = {}
         self._plan: list[tuple[int, Any]] = []
         self._turn = self._idle = 0
+        self.modes: set[str] = set()
         self._watch()
+
+    def option(self, name: str) -> Any:
+        """Return what the server makes of one of its options."""
+        # From 0.5.19 on it declares what it changes, beside the arguments.
+        view = getattr(import_module("sglang.srt.server_args"), "resolving_view", lambda same: same)
+        return getattr(view(self.arguments), name)
+
+    def takes_large_seeds(self) -> bool:
+        """Report whether the release keeps seeds in 64 bits; others end at a larger one."""
+        kind: Any = import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo
+        text = inspect.getsource(kind.from_schedule_batch)
+        return "int32" not in text.partition("sampling_seed")[2].partition("device=")[0]
+
+    def text(self, token: int) -> str:
+        """Return what a token stands for."""
+        return str(self.scheduler.tokenizer.decode([token]))
 
     def run(self, requests: Sequence[Request], *, flush: bool = True) -> list[Answer]:
         """Run requests together, and return the answer of each.
@@ -116,10 +157,14 @@ class Engine:
         if flush:
             self._flush()
         self._running, self._turn, self._idle = {}, 0, 0
-        names = [f"request-{next(self._numbers)}" for _ in requests]
-        self._plan = [
-            (request.at, self._tokenized(name, request))
-            for name, request in zip(names, requests, strict=True)
+        # An abort names all requests by what their names begin with: none begins another.
+        names = [f"request-{next(self._numbers)}." for _ in requests]
+        named = [*zip(names, requests, strict=True)]
+        self._plan = [(request.at, self._tokenized(name, request)) for name, request in named]
+        self._plan += [
+            (request.abort, self._io("AbortReq")(rid=name))
+            for name, request in named
+            if request.abort >= 0
         ]
         scheduler = self.scheduler
         try:
@@ -131,10 +176,10 @@ class Engine:
                 scheduler.event_loop_normal()
         except _Done:
             pass
-        return [
-            _answer(self._running[name], request)
-            for name, request in zip(names, requests, strict=True)
-        ]
+        return [_answer(self._running[name], request) for name, request in named]
+
+    def _io(self, name: str) -> Any:
+        return getattr(import_module("sglang.srt.managers.io_struct"), name)
 
     def _publish(self) -> None:
         """Let every module see the arguments, from 0.5.14 on with a function of its own."""
@@ -143,7 +188,10 @@ class Engine:
         except ModuleNotFoundError:
             return
         if hasattr(context, "publish"):
-            context.publish(self.arguments, role="scheduler")
+            ranks = {}
+            if hasattr(context, "SpawnRanks"):
+                ranks["ranks"] = context.SpawnRanks(world_rank=0, gpu_id=0)
+            context.publish(self.arguments, role="scheduler", **ranks)
 
     def _watch(self) -> None:
         """Take the place of the receiving of requests, and keep hold of each."""
@@ -154,6 +202,13 @@ class Engine:
             self._running[request.rid] = request
             return add(request, *args, **kwargs)
 
+        run_batch = scheduler.run_batch
+
+        def noted(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            self.modes.add(batch.forward_mode.name)
+            return run_batch(batch, *args, **kwargs)
+
+        scheduler.run_batch = noted
         scheduler._add_request_to_queue = kept
         scheduler.recv_requests = self._receive
         if hasattr(scheduler, "request_receiver"):
@@ -180,10 +235,10 @@ class Engine:
             raise RuntimeError("the scheduler did not flush its cache")
 
     def _tokenized(self, name: str, request: Request) -> Any:
-        kind: Any = import_module("sglang.srt.managers.io_struct").TokenizedGenerateReqInput
+        kind = self._io("TokenizedGenerateReqInput")
         parameters: Any = import_module("sglang.srt.sampling.sampling_params").SamplingParams
         params = parameters(**request.params)
-        params.normalize(None)
+        params.normalize(self.scheduler.tokenizer)
         params.verify(self.scheduler.model_config.vocab_size)
         fields = inspect.signature(kind).parameters
         ids: Any = list(request.ids)
@@ -196,7 +251,8 @@ class Engine:
             "sampling_params": params,
             "return_logprob": request.logprobs,
             "logprob_start_len": request.start,
-            "top_logprobs_num": 0,
+            "top_logprobs_num": request.top,
+            "priority": request.priority,
             "stream": False,
         }
         required = [
@@ -216,4 +272,12 @@ def _answer(request: Any, asked: Request) -> Answer:
         inputs=tuple(inputs or ()),
         cached=request.cached_tokens,
         retracted=getattr(request, "retraction_count", 0),
+        top=tuple(_top(held)) if asked.top else (),
     )
+
+
+def _top(held: Any) -> Iterator[tuple[float, int]]:
+    """Give the most probable tokens at each position with their logprobs."""
+    values, ids = held.output_top_logprobs_val, held.output_top_logprobs_idx
+    for logprobs, tokens in zip(values, ids, strict=True):
+        yield from zip(logprobs, tokens, strict=True)

@@ -22,6 +22,7 @@ FAMILIES = {
     "llama": Family("Llama", 64),
 }
 """Qwen3 has norms of its heads, and Qwen2 biases of its projections."""
+DEFAULT = "qwen3"
 
 
 def make(family: str, folder: Path, *, seed: int = 1) -> Path:

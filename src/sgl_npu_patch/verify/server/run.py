@@ -13,6 +13,7 @@ from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
 from sgl_npu_patch.simulator.environment import environment
 from sgl_npu_patch.verify import isolation
+from sgl_npu_patch.verify.server.models import DEFAULT
 
 GROUP: Final = "server"
 STARTS: Final = "server.starts"
@@ -45,7 +46,7 @@ def require_extra() -> None:
         )
 
 
-def check(tree: SourceTree, only: Sequence[str] = (), *, family: str = "qwen3") -> list[Result]:
+def check(tree: SourceTree, only: Sequence[str] = (), *, family: str = DEFAULT) -> list[Result]:
     """Run the scenarios on a tree's server.
 
     Args:

@@ -6,9 +6,12 @@ Each is a function of a `Company` whose docstring says what holds on a tree that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.findings import NotApplicable
 from sgl_npu_patch.verify.server.company import NEW, PAGE, Company
 
@@ -22,36 +25,46 @@ Run = Callable[[Company], None]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A named scenario."""
+    """A named scenario.
+
+    Attributes:
+        option: the server is launched with it.
+    """
 
     id: str
     meaning: str
     run: Run
+    option: str = ""
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(run: Run) -> Run:
+def scenario(run: Run, option: str = "") -> Run:
     """Declare a scenario."""
     name = f"server.{run.__name__}"
     meaning = (run.__doc__ or "").strip().splitlines()[0]
-    SCENARIOS[name] = Scenario(name, meaning, run)
+    SCENARIOS[name] = Scenario(name, meaning, run, option)
     return run
+
+
+def launched_with(option: str) -> Callable[[Run], Run]:
+    """Declare a scenario on a server that is launched with an option."""
+    return partial(scenario, option=option)
 
 
 @scenario
 def alone_again(company: Company) -> None:
     """A request alone gets the same answer again."""
-    for subject in company.subjects:
+    for subject in company.subjects[::2]:
         company.compare([subject])
 
 
 @scenario
 def copies(company: Company) -> None:
     """Copies of a request get its answer, however many there are."""
-    for name, count in (("greedy", 2), ("seeded", 9), ("unseeded", 3), ("all three", 3)):
-        company.compare([company.subject(name, 20)] * count)
+    for name, count in (("greedy", 2), ("seeded", 9), ("unseeded", 3)):
+        company.compare([company.named(name)] * count)
 
 
 @scenario
@@ -63,15 +76,22 @@ def at_once(company: Company) -> None:
 
 
 @scenario
+def large_seed(company: Company) -> None:
+    """A seed that needs more than 31 bits gives the same answer beside others."""
+    if not company.engine.takes_large_seeds():
+        raise NotApplicable("the release keeps seeds in 32 bits, and ends at a larger one")
+    subject = company.subject("seeded", 5, sampling_seed=2**31 + 5)
+    company.compare([subject], [company.neighbour(turn, length=5) for turn in (0, 2)])
+
+
+@scenario
 def join_and_leave(company: Company) -> None:
     """Neighbours that join and leave at any turn change no answer."""
     subjects = company.subjects
-    for _ in range(2):
-        chosen = company.random.sample(subjects, 4)
-        joining = [each.at(company.random.randrange(6)) for each in chosen]
-        count = company.random.randrange(4, 9)
-        others = [company.neighbour(company.random.randrange(NEW + 6)) for _ in range(count)]
-        company.compare(joining, others)
+    chosen = company.random.sample(subjects, 5)
+    joining = [each.at(company.random.randrange(6)) for each in chosen]
+    others = [company.neighbour(company.random.randrange(NEW + 6)) for _ in range(7)]
+    company.compare(joining, others)
 
 
 @scenario
@@ -85,16 +105,17 @@ def prompt_logprobs(company: Company) -> None:
 @scenario
 def penalties(company: Company) -> None:
     """A request with penalties gets the same answer whoever joins, and its minimum of tokens."""
-    for params in (
+    asked = (
         {"temperature": 0.0, "frequency_penalty": 2.0},
         {"temperature": 0.0, "presence_penalty": 2.0},
         {"temperature": 0.0, "repetition_penalty": 2.0},
         {"temperature": 1.0, "frequency_penalty": 1.0, "sampling_seed": 3},
-        {"temperature": 0.8, "min_new_tokens": 6, "stop_token_ids": [*range(5, 40)]},
-    ):
-        subject = company.subject("penalties", 10, new=8, **params)
-        for turn in (1, 4):
-            company.compare([subject], [company.neighbour(turn, length=3, new=1)])
+        {"temperature": 0.8, "min_new_tokens": 4, "stop_token_ids": [*range(5, 40)]},
+    )
+    subjects = [company.subject("penalties", 10, **params) for params in asked]
+    short = [company.neighbour(turn, length=3, new=1) for turn in (1, 4)]
+    company.compare(subjects[:1], short[:1])
+    company.compare(subjects, short)
 
 
 @scenario
@@ -115,12 +136,12 @@ def chunks(company: Company) -> None:
 def prefix_in_cache(company: Company) -> None:
     """A prompt gets the same answer whatever of it is in the cache."""
     _require_cache(company)
-    subjects = [company.subject(name, 300) for name in ("greedy", "seeded", "top-p")]
+    subjects = [company.subject(name, 300) for name in ("seeded", "top-p")]
     company.compare(subjects)
     (*_, last) = company.compare(subjects, flush=False)
     _require_hit(last.cached, PAGE)
     others = []
-    for subject, shared in zip(subjects, (PAGE, PAGE + 1, 200), strict=True):
+    for subject, shared in zip(subjects, (PAGE + 1, 200), strict=True):
         ids = (*subject.request.ids[:shared], *company.prompt(70))
         others.append(replace(company.neighbour(0, new=3), ids=ids))
     company.compare([each.at(8) for each in subjects], others)
@@ -145,7 +166,7 @@ def second_turn(company: Company) -> None:
 def retraction(company: Company) -> None:
     """A request that is taken out of a full cache and comes back gets the same answer."""
     # Each needs a second page after a few tokens, and there is not one for every request.
-    length, new = PAGE - 6, 16
+    length, new = PAGE - 4, 10
     subject = company.subject("seeded", length, new=new)
     crowd = [company.neighbour(0, length=length, new=new) for _ in range(POOL // PAGE * 3 // 4)]
     answers = company.compare([subject.at(1)], crowd, first=False)
@@ -153,8 +174,78 @@ def retraction(company: Company) -> None:
         raise NotApplicable("no request was taken out of the batch")
 
 
+@scenario
+def stop_and_logprobs(company: Company) -> None:
+    """A stop string, and what logprobs are asked for, change no answer, nor does who joins."""
+    plain = company.subject("seeded", 12)
+    tokens = company.alone(plain).tokens
+    stop = company.engine.text(tokens[NEW // 2])
+    stopped = plain.but(params={"stop": [stop]})
+    if len(company.alone(stopped).tokens) >= NEW:
+        raise Failed("a stop string stops nothing", "fewer tokens", f"{NEW} tokens")
+    quiet = plain.but(logprobs=False)
+    if company.alone(quiet).tokens != tokens:
+        raise Failed("the tokens differ without logprobs", str(tokens), str(company.alone(quiet)))
+    top = plain.but(top=3)
+    others = [company.neighbour(turn, length=5, new=3) for turn in (0, 2)]
+    company.compare([stopped, quiet, top], others)
+
+
+@scenario
+def aborted_neighbour(company: Company) -> None:
+    """A neighbour whose client gives it up changes no answer."""
+    leaving = [replace(company.neighbour(0, new=40), abort=turn) for turn in (3, 4)]
+    subjects = [company.named("logit bias"), company.named("min-p").at(2)]
+    answers = company.compare(subjects, leaving)
+    if all(len(each.tokens) == 40 for each in answers[2:]):
+        raise NotApplicable("no request was given up")
+
+
+@scenario
+def nan_neighbour(company: Company) -> None:
+    """A neighbour whose logits are not numbers changes no answer."""
+    params = {"temperature": 0.9, "logit_bias": {"17": math.nan}}
+    broken = company.subject("not a number", 20, new=4, **params).request
+    subjects = [company.named("all three"), company.named("unseeded").at(2)]
+    company.compare(subjects, [broken, replace(broken, at=3)])
+
+
+@launched_with("disable_overlap_schedule")
+def overlap_off(company: Company) -> None:
+    """Without the overlap of batches, neighbours change no answer either."""
+    if company.engine.scheduler.enable_overlap:
+        raise NotApplicable("the server overlaps batches all the same")
+    subjects = [company.named("seeded"), company.named("top-p").at(2)]
+    subjects.append(company.subject("seeded", 9, frequency_penalty=1.0))
+    company.compare(subjects, [company.neighbour(turn, length=5) for turn in (0, 2, 5)])
+
+
+@launched_with("enable_mixed_chunk")
+def mixed_chunk(company: Company) -> None:
+    """Where prompts are cut and run beside tokens of other requests, no answer changes."""
+    _require_cache(company)
+    # A batch in which logprobs are asked for is never mixed.
+    short = company.subject("top-k", 40).but(logprobs=False)
+    long = company.subject("seeded", CHUNK + 60, new=4).but(logprobs=False)
+    cut = replace(company.neighbour(4, length=CHUNK + 9, new=3), logprobs=False)
+    company.compare([short, long.at(2)], [cut])
+    if "MIXED" not in company.engine.modes:
+        raise NotApplicable("no batch was mixed")
+
+
+@launched_with("enable_priority_scheduling")
+def priorities(company: Company) -> None:
+    """A request that others are preferred to gets the same answer."""
+    subject = company.subject("seeded", 2 * PAGE + 2, new=20).but(priority=0)
+    # There is no room for both.
+    preferred = replace(company.neighbour(3, length=POOL - 2 * PAGE, new=2), priority=50)
+    (answer, _) = company.compare([subject], [preferred])
+    if not answer.retracted:
+        raise NotApplicable("no request was preferred to one under way")
+
+
 def _require_cache(company: Company) -> None:
-    if company.engine.arguments.disable_radix_cache:
+    if company.engine.option("disable_radix_cache"):
         raise NotApplicable(
             "the tree keeps no prefixes, and answers from the last chunk of a prompt"
         )
