@@ -114,7 +114,7 @@ def test_a_failure_shows_the_smallest_company() -> None:
         asked.compare([subject], others)
     assert str(failure.value) == "seeded, 5 tokens, beside 1 others: logprob 1 differs (seed 0)"
     alone = asked.alone(subject).logprobs[1]
-    assert failure.value.expected == f"{alone}, as alone"
+    assert failure.value.expected == f"logprob 1 to be {alone}, as alone (seed 0)"
     assert failure.value.found == f"{alone + 1e-6}"
     shown = failure.value.code.splitlines()
     assert [line.partition(":")[0] for line in shown] == ["subject", "beside"]

@@ -148,7 +148,7 @@ def _let_streams_be_recorded() -> None:
         elif not isinstance(stream, runtime.DeviceStream):
             raise TypeError(f"record_stream takes a stream of the device, not {stream!r}")
 
-    torch.Tensor.record_stream = record_stream  # type: ignore[method-assign]
+    torch.Tensor.record_stream = record_stream  # type: ignore[method-assign,assignment]
 
 
 def _let_triton_see_memory() -> None:
@@ -170,7 +170,7 @@ def _let_triton_see_memory() -> None:
 
     class Kernel(interpreter.InterpretedFunction):  # type: ignore[misc]
         # What asks whether something is a kernel, such as SGLang 0.5.3, means these too.
-        __class__ = property(lambda kernel: jit.JITFunction)  # type: ignore[assignment]
+        __class__ = property(lambda kernel: jit.JITFunction)
 
     interpreter.InterpretedFunction = Kernel
     interpreter.GridExecutor._restore_args_dev = lambda *args: None

@@ -77,14 +77,15 @@ def install_operators() -> None:
     _LIBRARY.impl("alloc_extend", _alloc_extend_operator, "CompositeExplicitAutograd")
 
 
-_LIBRARY = torch.library.Library("npu", "FRAGMENT")
+_new_library: Callable[[str, str], Any] = torch.library.Library
+_LIBRARY = _new_library("npu", "FRAGMENT")
 
 
 def _split_qkv_rmsnorm_rope(*arguments: Any, **named: Any) -> tuple[torch.Tensor, ...]:
     if len(arguments) > 3 and isinstance(arguments[3], torch.Tensor):
         # Before its weights could be left out they stood in front of the sizes.
-        tensors, (query, key), rest = arguments[:3], arguments[3:5], arguments[5:]
-        return _split_norm_rope(*tensors, *rest, q_weight=query, k_weight=key, **named)
+        named |= {"q_weight": arguments[3], "k_weight": arguments[4]}
+        arguments = (*arguments[:3], *arguments[5:])
     return _split_norm_rope(*arguments, **named)
 
 

@@ -25,7 +25,8 @@ from sgl_npu_patch.simulator import device
 from sgl_npu_patch.simulator.modules import modules_of, parsed
 from sgl_npu_patch.simulator.sglang import Execution
 from sgl_npu_patch.simulator.stubs import Stub
-from sgl_npu_patch.verify.behaviour import Failed, NotApplicable, Subject, check
+from sgl_npu_patch.verify.behaviour import Failed, Subject, check
+from sgl_npu_patch.verify.findings import NotApplicable
 
 VOCABULARY = 12
 STEPS = 9

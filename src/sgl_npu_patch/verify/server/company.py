@@ -147,7 +147,7 @@ class Company:
         code += [f"beside: {_shown(each)}" for each in others or ()]
         return Failed(
             f"{subject}, {company}: {what} {place} differs (seed {SEED})",
-            expected=f"{want}, as alone",
+            expected=f"{what} {place} to be {want}, as alone (seed {SEED})",
             found=str(found),
             code="\n".join(code),
         )

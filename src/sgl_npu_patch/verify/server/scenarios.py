@@ -182,10 +182,11 @@ def stop_and_logprobs(company: Company) -> None:
     stop = company.engine.text(tokens[NEW // 2])
     stopped = plain.but(params={"stop": [stop]})
     if len(company.alone(stopped).tokens) >= NEW:
-        raise Failed("a stop string stops nothing", "fewer tokens", f"{NEW} tokens")
+        raise Failed("a stop string stops nothing", expected="fewer tokens", found=f"{NEW} tokens")
     quiet = plain.but(logprobs=False)
     if company.alone(quiet).tokens != tokens:
-        raise Failed("the tokens differ without logprobs", str(tokens), str(company.alone(quiet)))
+        found = str(company.alone(quiet).tokens)
+        raise Failed("the tokens differ without logprobs", expected=str(tokens), found=found)
     top = plain.but(top=3)
     others = [company.neighbour(turn, length=5, new=3) for turn in (0, 2)]
     company.compare([stopped, quiet, top], others)
@@ -204,8 +205,8 @@ def aborted_neighbour(company: Company) -> None:
 @scenario
 def nan_neighbour(company: Company) -> None:
     """A neighbour whose logits are not numbers changes no answer."""
-    params = {"temperature": 0.9, "logit_bias": {"17": math.nan}}
-    broken = company.subject("not a number", 20, new=4, **params).request
+    bias = {"17": math.nan}
+    broken = company.subject("seeded", 20, new=4, logit_bias=bias).request
     subjects = [company.named("all three"), company.named("unseeded").at(2)]
     company.compare(subjects, [broken, replace(broken, at=3)])
 
