@@ -53,6 +53,7 @@ PAGES = (
     "limits",
     "reports",
     "seams",
+    "server",
     "torch-npu",
 )
 
