@@ -37,8 +37,8 @@ busy machine, for the scenarios that were run. Written by `python -m tests.serve
 
 Open: `mixed_chunk` differs in a whole token, in releases of two shapes alike. Whether SGLang, the
 patch or the simulated operator is to blame is not known; until then, do not launch a deterministic
-server with `--enable-mixed-chunk`. Before 0.5.9 a copy beside a seeded request changes the last bit
-of a logprob, and no token; not known to be of the release or of the simulation either.
+server with `--enable-mixed-chunk`. Before 0.5.9 a copy beside a seeded request changes the last
+digits of a logprob; it is not known either what is to blame.
 
 """
 WORDS = {"pass": "held", "fail": "**violated**", "not-applicable": "n/a"}
