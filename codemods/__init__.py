@@ -25,6 +25,7 @@ _SEAMS = (
     "npu_ops",
     "launch_guards",
     "penalties",
+    "seeded_sampling",
 )
 
 

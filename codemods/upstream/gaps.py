@@ -204,5 +204,17 @@ PENALTIES_COUNTED_WRONGLY = Gap(
     "apply counts each token once, right before the next one is sampled.",
 )
 
+PYTORCH_DRAW_DEPENDS_ON_NEIGHBOURS = Gap(
+    "pytorch_draw_depends_on_neighbours",
+    "seeded_sampling",
+    NATIVE,
+    None,
+    "On the sampling backend pytorch, the default, another request's top-k or top-p changes the "
+    "tokens of a request with a seed, and another one's min-p makes the whole batch raise "
+    "AssertionError.",
+    "apply hands seeded draws over to seeded_sampling, which draws each request as if it were "
+    "alone.",
+)
+
 GAPS = {gap.name: gap for gap in globals().values() if isinstance(gap, Gap)}
 """Every gap by its name, in the order of the seams."""

@@ -44,7 +44,7 @@ PROJECT = Project(
         f"{ENABLED}, which came with {FIRST}; there is nothing to patch, take a newer SGLang"
     ),
     vendor_folder=PurePosixPath("srt/hardware_backend/npu/batch_invariant_ops"),
-    vendored=("npu_ops", "launch_guards", "penalties"),
+    vendored=("npu_ops", "launch_guards", "penalties", "seeded_sampling"),
     modules="sgl_npu_patch.npu_ops",
     templates="sgl_npu_patch.templates",
     header=(
