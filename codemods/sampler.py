@@ -7,9 +7,9 @@ depend on the token's rank. Here every path samples in vocabulary order, and eac
 that it would take alone.
 
 **Where**: `srt/layers/sampler.py`, from `Sampler.forward` down to `multinomial_with_seed` (from
-0.5.9). From 0.5.5.post3 to 0.5.8.post1 that function does not follow the distribution. From 0.5.13
-on the same code is inserted before upstream's; only the multiplication that raises for min-p is
-rewritten.
+0.5.9). From 0.5.5.post3 to 0.5.8.post1 that function does not follow the distribution, and the
+backend "pytorch" stays forced (seeded_sampling). From 0.5.13 on the same code is inserted before
+upstream's; only the multiplication that raises for min-p is rewritten.
 
 **Upstream**: pull request 21197 (0.5.13) passes seed and position on, with gaps.
 
@@ -64,8 +64,8 @@ def premise(view: View) -> NotNeeded | Withheld | None:
         return Withheld(
             f"{DRAW} of this release is reproducible but does not follow the model's "
             "distribution (its noise is not independent across tokens), and the ascend backend "
-            'samples from unnormalised values; "pytorch" stays forced, whose seeded draw is '
-            "reproducible and has the same defect",
+            'samples from unnormalised values; "pytorch" stays forced, whose seeded draw the seam '
+            "seeded_sampling repairs",
             (draw.site,),
         )
     if path == "probabilities" or sampling.takes_probabilities(draw):

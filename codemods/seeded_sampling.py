@@ -92,8 +92,9 @@ def _hand_over(node: cst.FunctionDef, text: str) -> cst.FunctionDef:
             found="none",
             action=as_released("the function"),
         )
+    placed = edit.place(node, own[at], text, mark="seeded_sampling")
     _require_tokens_returned(node, own[at:])
-    return edit.place(node, own[at], text, mark="seeded_sampling")
+    return placed
 
 
 def _is_docstring(step: Step) -> bool:

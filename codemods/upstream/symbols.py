@@ -154,7 +154,7 @@ SAMPLE_ASCEND_PROBS = function(
 )
 DRAW = function(Form("multinomial_with_seed", SAMPLING))
 DRAW_UNFILTERED = function(Form("sampling_from_probs_torch", SAMPLING))
-"""Draws on the sampling backend "pytorch" where no request filters; takes a seed from 0.5.3.post2."""
+"""Draws on the sampling backend "pytorch" where no request filters; by seed from 0.5.3.post2."""
 DRAW_FILTERED = function(Form("top_k_top_p_min_p_sampling_from_probs_torch", SAMPLING))
 """Draws on that backend where one does."""
 FROM_BATCH = function(Form("from_schedule_batch", _BATCH_INFO))

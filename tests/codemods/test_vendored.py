@@ -40,6 +40,7 @@ def test_adds_the_module_with_its_header(seam: str) -> None:
         ("npu_ops", {"torch", "torch_npu", "batch_invariant_ops"}),
         ("launch_guards", {"torch_npu"}),
         ("penalties", {"torch"}),
+        ("seeded_sampling", {"torch"}),
     ],
 )
 def test_imports_nothing_that_the_tree_may_lack(seam: str, names: set[str]) -> None:

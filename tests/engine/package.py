@@ -28,8 +28,10 @@ SAMPLER = "srt/layers/sampler.py"
 VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
 BATCH = "srt/managers/schedule_batch.py"
 BATCH_INFO = "srt/sampling/sampling_batch_info.py"
-ADDED = tuple(f"{VENDORED}/{name}.py" for name in ("launch_guards", "npu_ops", "penalties"))
-CHANGED = (MODE, BATCH, BATCH_INFO, ARGUMENTS, COMMON)
+ADDED = tuple(
+    f"{VENDORED}/{name}.py" for name in ("launch_guards", "npu_ops", "penalties", "seeded_sampling")
+)
+CHANGED = (MODE, SAMPLER, BATCH, BATCH_INFO, ARGUMENTS, COMMON)
 WRITTEN = tuple(sorted((*CHANGED, *ADDED)))
 
 # No gate for the radix cache: it and the launch guards then edit the same function.
@@ -142,6 +144,12 @@ def sample(backend):
 
 def multinomial_with_seed(inputs):
     return inputs.log()
+
+
+def top_k_top_p_min_p_sampling_from_probs_torch(
+    probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
+):
+    return probs.sort(sampling_seed)
 """,
 }
 

@@ -41,6 +41,7 @@ EXPECTED = {
     "npu_ops": "pending",
     "launch_guards": "pending",
     "penalties": "pending",
+    "seeded_sampling": "pending",
 }
 
 
@@ -100,6 +101,10 @@ def test_sites_count_in_the_tree_as_read(tmp_path: Path) -> None:
             (BATCH_INFO, line_of(BATCH_INFO, "self.update_penalties()")),
             (BATCH, line_of(BATCH, ".is_required")),
             (f"{VENDORED}/penalties.py", 0),
+        ],
+        "seeded_sampling": [
+            (SAMPLER, line_of(SAMPLER, "return probs.sort")),
+            (f"{VENDORED}/seeded_sampling.py", 0),
         ],
     }
 

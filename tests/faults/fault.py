@@ -21,6 +21,7 @@ _PATHS = {
     "batch_info": "srt/sampling/sampling_batch_info.py",
     "npu_ops": "srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py",
     "launch_guards": "srt/hardware_backend/npu/batch_invariant_ops/launch_guards.py",
+    "seeded_sampling": "srt/hardware_backend/npu/batch_invariant_ops/seeded_sampling.py",
     "penalties": "srt/hardware_backend/npu/batch_invariant_ops/penalties.py",
 }
 

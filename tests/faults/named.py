@@ -5,6 +5,7 @@ Each is an edit of a patched release that some check must find, under the right 
 
 from __future__ import annotations
 
+from tests.faults.drawn import DRAWN
 from tests.faults.fault import NEWEST, WITHHELD, WITHOUT_GATE, Fault
 
 
@@ -144,6 +145,7 @@ _BELOW = """\
                 q = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
                 num_token_padding = q.shape[0]
 """
+
 
 FAULTS: dict[str, Fault] = {
     # What a request draws.
@@ -579,4 +581,5 @@ FAULTS: dict[str, Fault] = {
     "a copy for each pass off the NPU too": _penalties(
         "unchanged_off_npu", ("batch_info", _COPIED, f"            pass\n\n        if 1:{_COPIED}")
     ),
+    **DRAWN,
 }

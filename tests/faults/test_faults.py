@@ -42,6 +42,7 @@ OFTEN = (
     "CUDA's dispatch key on an NPU",
     "the claim left",
     "the newest token not counted",
+    "noise by rank",
 )
 """At least one of each seam and kind of check."""
 

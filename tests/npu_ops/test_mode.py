@@ -357,7 +357,12 @@ def _imports(path: Path, toplevel: bool) -> set[str]:
 
 @pytest.mark.parametrize(
     ("module", "allowed"),
-    [("npu_ops", {"torch", "torch_npu"}), ("launch_guards", set()), ("penalties", {"torch"})],
+    [
+        ("npu_ops", {"torch", "torch_npu"}),
+        ("launch_guards", set()),
+        ("penalties", {"torch"}),
+        ("seeded_sampling", {"torch"}),
+    ],
 )
 def test_the_vendored_modules_import_nothing_else(module: str, allowed: set[str]) -> None:
     assert _imports(FOLDER / f"{module}.py", toplevel=False) == allowed

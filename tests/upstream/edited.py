@@ -33,7 +33,7 @@ Files = dict[str, bytes]
 """Sources by path below the package."""
 
 _READ = re.compile(
-    rb"deterministic_|DETERMINISTIC_|batch_invariant|_from_logits|_from_probs_ascend"
+    rb"deterministic_|DETERMINISTIC_|batch_invariant|_from_logits|_from_probs_(?:ascend|torch)"
     rb"|multinomial_with_seed|_forward_ascend_backend|fused_infer_attention_score|def is_npu"
     rb"|get_dispatch_device_backend|npu_top_k_top_p_eligible"
     rb"|penalizer_orchestrator"

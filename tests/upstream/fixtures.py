@@ -454,6 +454,7 @@ OURS = dict.fromkeys(
         "npu_ops",
         "launch_guards",
         "penalties",
+        "seeded_sampling",
     ),
     "already",
 ) | {"attention_comment": "not-needed"}

@@ -22,6 +22,7 @@ SEAMS = (
     "npu_ops",
     "launch_guards",
     "penalties",
+    "seeded_sampling",
 )
 
 

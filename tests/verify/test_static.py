@@ -86,7 +86,8 @@ def test_a_native_release_lacks_the_repairs() -> None:
     judged = judge(open_directory(release_tree("0.5.23"), PROJECT))
     results = {r.id: r for r in static.check(judged)}
     in_place = {name.partition(".")[0] for name in failures(results) if name.endswith(".in_place")}
-    assert in_place == {"batch_invariant", "sampler", "npu_ops", "launch_guards", "penalties"}
+    ours = {"npu_ops", "launch_guards", "penalties", "seeded_sampling"}
+    assert in_place == {"batch_invariant", "sampler", *ours}
     assert results["device_dispatch.in_place"].verdict == "pass"
 
 
@@ -291,7 +292,7 @@ def test_operators_looked_up_at_each_call(source: str) -> None:
     passes(sources, "batch_invariant.operators_by_attribute")
 
 
-@pytest.mark.parametrize("module", ["npu_ops", "launch_guards", "penalties"])
+@pytest.mark.parametrize("module", ["npu_ops", "launch_guards", "penalties", "seeded_sampling"])
 def test_vendored_modules(module: str) -> None:
     path = f"{PROJECT.vendor_folder}/{module}.py"
     sources = patched()

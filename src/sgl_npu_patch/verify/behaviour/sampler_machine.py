@@ -14,7 +14,7 @@ import torch
 from sgl_npu_patch.codemods.upstream import modules, symbols
 from sgl_npu_patch.simulator.modules import modules_of, modules_of_class
 from sgl_npu_patch.simulator.murmur import murmur_hash32
-from sgl_npu_patch.simulator.sglang import Device, Execution
+from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
 from sgl_npu_patch.simulator.torch_npu import LARGEST_TOP_K, top_k_top_p
 
 TOP_K_ALL = 1 << 30
@@ -69,6 +69,17 @@ class Machine:
         with self.execution:
             self.module: Any = self.execution.defining(modules.SAMPLER)
             self.sampler: Any = self.execution.value(modules.SAMPLER)()
+            self.vendored_hash = self._replace_vendored_hash()
+
+    def _replace_vendored_hash(self) -> Hash | None:
+        """Return the hash of the module that a patched tree draws by, which is hashed for too."""
+        name = f"{VENDORED}.seeded_sampling"
+        if self.execution.file(name) is None:
+            return None
+        vendored: Any = self.execution.load(name)
+        own: Hash = vendored.murmur_hash32
+        vendored.murmur_hash32 = self._hash
+        return own
 
     @property
     def seeded_calls(self) -> int:
@@ -148,6 +159,7 @@ def surroundings(backend: str) -> dict[str, object]:
     return {
         "get_global_server_args": lambda: server_args,
         "get_server_args": lambda: server_args,
+        "global_server_args_dict": vars(server_args),
         "get_exec": lambda: groups,
         "get_flags": lambda: server_args,
         "is_dp_attention_enabled": lambda: False,

@@ -12,6 +12,7 @@ import os
 import traceback
 from collections.abc import Callable
 
+from sgl_npu_patch.codemods.upstream.gaps import PYTORCH_DRAW_DEPENDS_ON_NEIGHBOURS
 from sgl_npu_patch.simulator.sglang import VENDORED
 from sgl_npu_patch.verify.behaviour import Subject, check
 from sgl_npu_patch.verify.behaviour.layers import cases, reading
@@ -183,3 +184,16 @@ def sampler_fused(subject: Subject) -> str:
 def sampler_sorted(subject: Subject) -> str:
     """A row filtered by sorted probabilities is sampled with the same bits in every batch."""
     return _promised(subject, lambda world: cases.sampler(subject, world, {"top_p": 0.8}))
+
+
+@check("seeded_sampling", gap=PYTORCH_DRAW_DEPENDS_ON_NEIGHBOURS.name)
+def sampler_pytorch(subject: Subject) -> str:
+    """On the backend pytorch, a row that nothing filters draws the same in every batch."""
+    return _promised(subject, lambda world: cases.sampler(subject, world, {}, "pytorch"))
+
+
+@check("seeded_sampling", gap=PYTORCH_DRAW_DEPENDS_ON_NEIGHBOURS.name)
+def sampler_pytorch_filtered(subject: Subject) -> str:
+    """On the backend pytorch, a filtered row draws the same in every batch."""
+    filters = {"top_k": 20, "top_p": 0.8, "min_p": 0.01}
+    return _promised(subject, lambda world: cases.sampler(subject, world, filters, "pytorch"))

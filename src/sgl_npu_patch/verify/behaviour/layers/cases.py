@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND
 from sgl_npu_patch.simulator.device import cpu, npu
 from sgl_npu_patch.simulator.stubs import Stub
 from sgl_npu_patch.verify.behaviour import Subject
@@ -17,7 +18,6 @@ from sgl_npu_patch.verify.behaviour.layers.world import (
     ATTENTION,
     LINEAR,
     NORM,
-    SAMPLER,
     Layer,
     World,
 )
@@ -219,17 +219,18 @@ def _metadata(module: Any, batch: _Loose, lengths: Sequence[int], *, decode: boo
     return metadata
 
 
-def sampler(subject: Subject, world: World, parameters: dict[str, Any]) -> Layer:
-    if "sampler" in subject.left_out:
+def sampler(
+    subject: Subject, world: World, parameters: dict[str, Any], backend: str = ASCEND
+) -> Layer:
+    on_ascend = backend == ASCEND
+    if on_ascend and "sampler" in subject.left_out:
         raise NotApplicable(
             "the tree keeps upstream's sampler, and the handler keeps its deterministic server "
             f"off the Ascend path (seam sampler: {subject.left_out['sampler']})"
         )
-    module: Any = world.module(SAMPLER)
-    with world.execution:
-        sampler = module.Sampler()
 
     def run(rows: Sequence[int]) -> list[torch.Tensor]:
+        sampler = world.sampler(backend)
         requests = [
             Request(random_logits(row, 64), seed=row, position=row, temperature=0.9, **parameters)
             for row in rows
@@ -243,7 +244,10 @@ def sampler(subject: Subject, world: World, parameters: dict[str, Any]) -> Layer
         output = SimpleNamespace(next_token_logits=logits)
         positions = npu(torch.tensor([request.position for request in requests]))
         count = len(rows)
-        tokens = sampler(output, info, True, [0] * count, [None] * count, positions)
+        tokens = sampler(output, info, on_ascend, [0] * count, [None] * count, positions)
+        if not on_ascend:
+            # What is logged of probabilities here is of a softmax that nothing replaces.
+            return [*cpu(tokens)]
         pairs = zip(cpu(tokens).tolist(), cpu(output.next_token_logprobs), strict=True)
         return [torch.stack([torch.tensor(float(token)), value.float()]) for token, value in pairs]
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from sgl_npu_patch.codemods.upstream import modules, symbols
-from sgl_npu_patch.codemods.upstream.symbols import Symbol
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND, Symbol
 from sgl_npu_patch.simulator import device, extension, schemas, torch_npu
 from sgl_npu_patch.simulator.device import cpu, npu
 from sgl_npu_patch.simulator.modules import NotInTree, file_of, modules_of_class, parsed
@@ -135,6 +135,7 @@ class World:
         fake = torch_npu.install(version, **kernels)
         ours = extension.install("2.0.0", version, narrow=False)
         self.package = package
+        self._surroundings = surroundings(ASCEND)
         self.torch_npu = fake
         self.execution = Execution(
             package,
@@ -148,7 +149,7 @@ class World:
                 *modules_of_class(package, LINEAR, "apply"),
             ],
             names={
-                **surroundings("ascend"),
+                **self._surroundings,
                 **dict.fromkeys(_bases(package), nn.Module),
                 "murmur_hash32": _hash,
             },
@@ -164,6 +165,14 @@ class World:
         """Execute the module that defines a class of the tree, or raise `NotInTree`."""
         with self.execution:
             return self.execution.defining(symbol)
+
+    def sampler(self, backend: str) -> Any:
+        """Return a sampler of the tree for one sampling backend."""
+        arguments: Any = self._surroundings["global_server_args_dict"]
+        arguments["sampling_backend"] = backend
+        module: Any = self.module(SAMPLER)
+        with self.execution:
+            return module.Sampler()
 
     def events(self, layer: Layer, rows: Sequence[int]) -> tuple[list[torch.Tensor], list[Event]]:
         """Run a layer on a batch and return each row's result, and what ran."""

@@ -1,4 +1,4 @@
-"""Execute the Ascend path of a sampler: a seeded request draws the same in every batch."""
+"""Execute a sampler on both its backends: a seeded request draws the same in every batch."""
 
 from sgl_npu_patch.verify.behaviour.sampler import (  # noqa: F401  # importing declares them
     batches,

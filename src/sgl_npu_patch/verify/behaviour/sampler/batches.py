@@ -43,7 +43,7 @@ def neighbours_change_nothing(trial: Trial) -> None:
 
     Without the fused operator top-k with top-p is another nucleus, but the same in every batch.
     """
-    for fused in (True, False):
+    for fused in trial.kinds:
         for name, request in trial.subjects(fused=fused).items():
             seeded = with_seeds(request, SEEDS)
             expected = trial.alone(name, fused=fused)
@@ -64,7 +64,7 @@ def a_neighbour_that_left_changes_nothing(trial: Trial) -> None:
 
     SGLang does not take a flag back when the request that set it is filtered out.
     """
-    for fused in (True, False):
+    for fused in trial.kinds:
         for name, request in trial.subjects(fused=fused).items():
             seeded = with_seeds(request, SEEDS)
             info = sampling_info(seeded)
@@ -98,7 +98,7 @@ def greedy_takes_the_first_of_ties(trial: Trial) -> None:
     logits[tied] = logits.max()
     expected = [int(tied.min())] * 20
     seeded = with_seeds(replace(PLAIN, logits=logits, top_k=1), 20)
-    for fused in (True, False):
+    for fused in trial.kinds:
         drawn = trial.machine(fused=fused).draw(seeded)
         demand_same(drawn, expected, "a greedy batch", shown_call(seeded[0]))
         for other in NEIGHBOURS:

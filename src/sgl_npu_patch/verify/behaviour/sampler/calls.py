@@ -1,4 +1,4 @@
-"""Check how the Ascend path calls what it is made of."""
+"""Check how the paths call what they are made of."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND
 from sgl_npu_patch.simulator.modules import find
 from sgl_npu_patch.simulator.torch_npu import top_k_top_p
 from sgl_npu_patch.verify.behaviour import Failed
@@ -30,7 +31,7 @@ from sgl_npu_patch.verify.behaviour.sampler_machine import (
 )
 
 
-@sampler_check(gap="min_p_type_error")
+@sampler_check(gap="min_p_type_error", backends=(ASCEND,))
 def min_p_works_on_the_fused_path(trial: Trial) -> None:
     """Min-p beside top-k, which takes the fused operator, filters and does not raise."""
     on = trial.machine()
@@ -69,7 +70,7 @@ def min_p_works_on_the_fused_path(trial: Trial) -> None:
         )
 
 
-@sampler_check(gap="top_p_dtype")
+@sampler_check(gap="top_p_dtype", backends=(ASCEND,))
 def top_p_has_the_type_of_logits(trial: Trial) -> None:
     """The fused operator gets top-p in the type of the logits, which it requires."""
     on = trial.machine()
@@ -92,26 +93,24 @@ def top_p_has_the_type_of_logits(trial: Trial) -> None:
 
 @sampler_check()
 def not_compiled_on_an_npu(trial: Trial) -> None:
-    """Nothing that samples by seed goes through torch.compile on an NPU."""
-    for backend in ("ascend", "pytorch"):
-        on = trial.machine(backend=backend)
-        on.draw(with_seeds(PLAIN, 3))
-        on.draw(with_seeds(SUBJECTS["top-k"], 3))
-        on.draw(with_seeds(SUBJECTS["top-p"], 3))
-        if found := compiled(on):
-            raise Failed(
-                "a function that samples by seed is compiled on the NPU",
-                expected="torch.compile(..., disable=True)",
-                found=", ".join(found),
-                code=shown_call(PLAIN),
-            )
+    """Nothing that draws with seeds goes through torch.compile on an NPU."""
+    on = trial.machine()
+    for name in ("plain", "top-k", "top-p"):
+        on.draw(with_seeds(SUBJECTS[name], 3))
+    if found := compiled(on):
+        raise Failed(
+            "a function of the seeded draw is compiled on the NPU",
+            expected="torch.compile(..., disable=True)",
+            found=", ".join(found),
+            code=shown_call(PLAIN),
+        )
 
 
 _METHODS = ("forward", *symbols.FORWARD_ASCEND.names, *symbols.SAMPLE_FROM_LOGITS.names)
 _FUNCTIONS = (symbols.SAMPLE_ASCEND, symbols.DRAW)
 
 
-@sampler_check()
+@sampler_check(backends=(ASCEND,))
 def forgotten_positions_fail_loudly(trial: Trial) -> None:
     """No function on the way has a default for positions: a caller that forgets them fails."""
     on = trial.machine()

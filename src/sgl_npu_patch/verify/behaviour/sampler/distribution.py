@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND
+from sgl_npu_patch.simulator.murmur import murmur_hash32
 from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.behaviour.sampler.trial import (
     LARGEST_HASH,
+    PYTORCH,
     Trial,
     demand_same,
     largest_everywhere,
@@ -72,6 +75,23 @@ def rows_use_their_own_seed_and_position(trial: Trial) -> None:
             )
 
 
+@sampler_check(backends=(PYTORCH,))
+def hashes_are_upstreams(trial: Trial) -> None:
+    """What the noise is made from is hashed as SGLang hashes it for other devices."""
+    hashed = trial.machine().vendored_hash
+    if hashed is None:
+        raise Failed("no module of ours draws", expected="seeded_sampling.murmur_hash32")
+    seeds = torch.tensor([0, 1, 42, 2**31, 2**32 - 1, 2**32, 2**63 - 1, -1])
+    positions = torch.tensor([0, 1, 7, 2**31 - 1, 131_071, 3, 2, 1])
+    columns = torch.arange(300)
+    found = hashed(seeds, positions, columns).to(torch.int64)
+    if not torch.equal(found, murmur_hash32(seeds, positions, columns).to(torch.int64)):
+        raise Failed(
+            "other hashes than those of SGLang's murmur_hash32",
+            code="seeded_sampling.murmur_hash32(seeds, positions, columns)",
+        )
+
+
 @sampler_check()
 def seed_and_position_matter(trial: Trial) -> None:
     """Other seeds, other positions and other high words of seeds give other tokens."""
@@ -118,7 +138,7 @@ def draws_follow_the_distribution(trial: Trial) -> None:
         )
 
 
-@sampler_check()
+@sampler_check(backends=(ASCEND,))
 def logarithm_is_taken_once(trial: Trial) -> None:
     """Sampling by seed is given what it takes: log-probabilities, or probabilities."""
     on = trial.machine()

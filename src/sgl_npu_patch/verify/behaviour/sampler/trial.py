@@ -1,4 +1,4 @@
-"""Run the Ascend path of a tree's sampler, and demand what it draws."""
+"""Run a tree's sampler on one of its backends, and demand what it draws."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from sgl_npu_patch.codemods.upstream.gaps import PYTORCH_DRAW_DEPENDS_ON_NEIGHBOURS
+from sgl_npu_patch.codemods.upstream.symbols import ASCEND
 from sgl_npu_patch.simulator.sglang import Device
 from sgl_npu_patch.verify.behaviour import Failed, Run, Subject, check
 from sgl_npu_patch.verify.behaviour.sampler_machine import (
@@ -29,26 +31,30 @@ from sgl_npu_patch.verify.findings import NotApplicable
 ORIGINAL_LOGPROB = "SGLANG_RETURN_ORIGINAL_LOGPROB"
 LARGEST_HASH = 2**32 - 1
 SEEDS = 60
+PYTORCH = "pytorch"
+_CALL = "Sampler.forward"
 
 
 class Trial:
     """One tree, with what several checks need to know of it."""
 
-    def __init__(self, package: Path, base: Path | None) -> None:
+    def __init__(self, package: Path, base: Path | None, backend: str) -> None:
+        self.backend = backend
         self._package = package
         self._base = base
         self._machines: dict[tuple[Any, ...], Machine] = {}
         self._alone: dict[tuple[str, bool], list[int]] = {}
 
-    def machine(
-        self, *, fused: bool = True, device: Device = "npu", backend: str = "ascend"
-    ) -> Machine:
+    @property
+    def kinds(self) -> tuple[bool, ...]:
+        """Whether the fused operator is there, on each kind of machine that matters."""
+        return (True, False) if self.backend == ASCEND else (True,)
+
+    def machine(self, *, fused: bool = True, device: Device = "npu", backend: str = "") -> Machine:
         """Return the tree's sampler on a kind of machine."""
         return self._made(self._package, fused, device, backend)
 
-    def original(
-        self, *, fused: bool = True, device: Device = "npu", backend: str = "ascend"
-    ) -> Machine:
+    def original(self, *, fused: bool = True, device: Device = "npu", backend: str = "") -> Machine:
         """Return the unpatched tree's, or raise NotApplicable."""
         if self._base is None:
             raise NotApplicable("compares with the unpatched tree: give it with --base")
@@ -73,7 +79,8 @@ class Trial:
         such batches everywhere else.
         """
         return (
-            self._draws_fused_min_p
+            self.backend != ASCEND
+            or self._draws_fused_min_p
             or not fused
             or not is_fused(batch)
             or all(request.min_p == 0 for request in batch)
@@ -90,6 +97,7 @@ class Trial:
         return True
 
     def _made(self, package: Path, fused: bool, device: Device, backend: str) -> Machine:
+        backend = backend or self.backend
         key = (package, fused, device, backend)
         if key not in self._machines:
             self._machines[key] = Machine(package, fused=fused, device=device, backend=backend)
@@ -97,27 +105,52 @@ class Trial:
 
 
 @cache
-def _trial(package: Path, base: Path | None) -> Trial:
-    return Trial(package, base)
+def _trial(package: Path, base: Path | None, backend: str) -> Trial:
+    return Trial(package, base, backend)
 
 
-def sampler_check(*, gap: str = "") -> Callable[[Callable[[Trial], None]], Run]:
-    """Declare a check of a tree's Ascend path, run apart from the process's random state."""
+def sampler_check(
+    *, gap: str = "", backends: tuple[str, ...] = (ASCEND, PYTORCH)
+) -> Callable[[Callable[[Trial], None]], Run]:
+    """Declare a check of a tree's backends, run apart from the process's random state.
+
+    It is one of the seam sampler on "ascend" and one of seeded_sampling on "pytorch".
+
+    Args:
+        gap: what a failure on "ascend" is; on "pytorch" every failure is the same gap.
+    """
 
     def declare(run: Callable[[Trial], None]) -> Run:
         @wraps(run)
-        def prepared(subject: Subject) -> None:
+        def on_ascend(subject: Subject) -> None:
             if "sampler" in subject.left_out:
                 raise NotApplicable(
                     "the tree keeps upstream's sampler, and the handler keeps its deterministic "
                     f"server off the Ascend path (seam sampler: {subject.left_out['sampler']})"
                 )
-            with _settled():
-                run(_trial(subject.package, subject.base))
+            _run(run, subject, ASCEND)
 
-        return check("sampler", gap=gap)(prepared)
+        @wraps(run)
+        def on_pytorch(subject: Subject) -> None:
+            _run(run, subject, PYTORCH)
+
+        if ASCEND in backends:
+            check("sampler", gap=gap)(on_ascend)
+        if PYTORCH in backends:
+            check("seeded_sampling", gap=PYTORCH_DRAW_DEPENDS_ON_NEIGHBOURS.name)(on_pytorch)
+        return on_ascend
 
     return declare
+
+
+def _run(run: Callable[[Trial], None], subject: Subject, backend: str) -> None:
+    with _settled():
+        try:
+            run(_trial(subject.package, subject.base, backend))
+        except Failed as failed:
+            if failed.code.startswith(_CALL):
+                failed.code = f'# sampling_backend="{backend}"\n{failed.code}'
+            raise
 
 
 @contextmanager
@@ -162,11 +195,11 @@ def demand_same(drawn: list[int], expected: list[int], when: str, code: str) -> 
 
 def shown_call(request: Request, neighbours: str = "") -> str:
     """Write down the call that shows a failure."""
-    call = f"Sampler.forward([{_told(request)}])"
+    call = f"{_CALL}([{_told(request)}])"
     if neighbours:
         beside = ", ".join(_told(other) for other in NEIGHBOURS[neighbours])
-        call += f"\nSampler.forward([{_told(request)}, {beside}])"
-    return f'# sampling_backend="ascend"\n{call}'
+        call += f"\n{_CALL}([{_told(request)}, {beside}])"
+    return call
 
 
 def _told(request: Request) -> str:

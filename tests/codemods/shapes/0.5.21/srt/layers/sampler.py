@@ -103,3 +103,28 @@ def multinomial_with_seed(logprobs, seed, positions):
     u.log_().neg_()
     u.add_(logprobs.to(torch.float64))
     return torch.argmax(u, dim=1, keepdim=True)
+
+
+def top_k_top_p_min_p_sampling_from_probs_torch(
+    probs,
+    top_ks,
+    top_ps,
+    min_ps,
+    need_min_p_sampling,
+    sampling_seed,
+    positions,
+    *,
+    return_filtered_probs=False,
+):
+    """Filter and draw."""
+    ranked, order = probs.sort(dim=-1, descending=True)
+    ids = torch.gather(order, 1, drawn(ranked, sampling_seed, positions))
+    if return_filtered_probs:
+        return ids, ranked, order, ranked.gather(1, ids).view(-1)
+    return ids.view(-1)
+
+
+def sampling_from_probs_torch(probs, sampling_seed=None, positions=None):
+    """Draw."""
+    ids = drawn(probs, sampling_seed, positions)
+    return ids.view(-1).to(torch.int32)

@@ -11,3 +11,17 @@ class Sampler:
 
 def multinomial_with_seed(inputs, seed):
     return torch.argmax(torch.log(inputs + 1e-9) + noise(seed), dim=1)
+
+
+def top_k_top_p_min_p_sampling_from_probs_torch(
+    probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
+):
+    """Filter and draw."""
+    ranked, order = probs.sort(dim=-1, descending=True)
+    ids = torch.gather(order, 1, drawn(ranked, sampling_seed, positions))
+    return ids.view(-1)
+
+
+def sampling_from_probs_torch(probs):
+    """Draw."""
+    return torch.argmax(probs / noise(None), dim=1)

@@ -17,3 +17,18 @@ def multinomial_with_seed(inputs, seed):
 
 def top_k_top_p_min_p_sampling_from_probs_ascend(probs):
     return torch.multinomial(probs, num_samples=1)
+
+
+def top_k_top_p_min_p_sampling_from_probs_torch(
+    probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
+):
+    """Filter and draw."""
+    ranked, order = probs.sort(dim=-1, descending=True)
+    ids = torch.gather(order, 1, drawn(ranked, sampling_seed, positions))
+    return ids.view(-1)
+
+
+def sampling_from_probs_torch(probs, sampling_seed=None, positions=None):
+    """Draw."""
+    ids = drawn(probs, sampling_seed, positions)
+    return ids.view(-1).to(torch.int32)
