@@ -93,13 +93,13 @@ def top_p_has_the_type_of_logits(trial: Trial) -> None:
 
 @sampler_check()
 def not_compiled_on_an_npu(trial: Trial) -> None:
-    """Nothing that draws with seeds goes through torch.compile on an NPU."""
+    """Nothing that samples by seed goes through torch.compile on an NPU."""
     on = trial.machine()
     for name in ("plain", "top-k", "top-p"):
         on.draw(with_seeds(SUBJECTS[name], 3))
     if found := compiled(on):
         raise Failed(
-            "a function of the seeded draw is compiled on the NPU",
+            "a function that samples by seed is compiled on the NPU",
             expected="torch.compile(..., disable=True)",
             found=", ".join(found),
             code=shown_call(PLAIN),
