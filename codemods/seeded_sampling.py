@@ -170,7 +170,7 @@ def _require_unused(view: View, spot: Spot) -> None:
                 expected=f"{SEED} and {POSITIONS}, or no use of the function",
                 found="a use of it, which loses the seed",
                 where=(spot.site, *(Site(path, use.line, name) for use in used)),
-                action=f"give it {SEED} and {POSITIONS}, and pass them on",
+                action=f"take the use out, or give it {SEED} and {POSITIONS}",
             )
 
 
