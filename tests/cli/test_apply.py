@@ -15,7 +15,9 @@ from sgl_npu_patch.engine.vendor import render
 from tests.engine.package import (
     ADDED,
     ARGUMENTS,
+    CHANGE,
     CHANGED,
+    CHANGED_AND_ADDED,
     COMMON,
     MODE,
     VENDORED,
@@ -71,7 +73,7 @@ def test_text_report(tmp_path: Path) -> None:
     build(tmp_path)
     done = run("apply", tmp_path)
     said = done.stdout.decode()
-    assert said.startswith(f"SGLang 0.0.1 in {tmp_path}: changed 3 files and added 2\n")
+    assert said.startswith(f"SGLang 0.0.1 in {tmp_path}: {CHANGED_AND_ADDED}\n")
     for seam, status in written(EXPECTED).items():
         assert [line for line in said.splitlines() if line.split()[:2] == [seam, status]]
 
@@ -107,7 +109,7 @@ def test_check_writes_nothing_and_foretells(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     check = run("apply", tmp_path, "--check", "--format", "json")
     assert check.code == 1
-    assert b"would change 3 files" in run("apply", tmp_path, "--check").stdout
+    assert f"would {CHANGE}".encode() in run("apply", tmp_path, "--check").stdout
     assert snapshot(tmp_path) == before
     applied = run("apply", tmp_path, "--format", "json").report
     assert applied["outcomes"] == [
@@ -193,7 +195,8 @@ def test_only_and_skip(tmp_path: Path) -> None:
     assert list(both.statuses) == ["backend_lists", "radix_cache"]
     skip = run("apply", tmp_path, "--format", "json", "--skip", "launch_guards")
     assert list(skip.statuses) == [name for name in SEAMS if name != "launch_guards"]
-    assert skip.report["added"] == [f"python/sglang/{VENDORED}/npu_ops.py"]
+    added = [name for name in ADDED if "launch_guards" not in name]
+    assert skip.report["added"] == [f"python/sglang/{name}" for name in added]
     rest = run("apply", tmp_path, "--format", "json")
     assert {n for n, status in rest.statuses.items() if status == "applied"} == {"launch_guards"}
 
@@ -246,7 +249,12 @@ def test_bytes_around_the_edits_stay(tmp_path: Path, encode: object, odd: bytes)
         compile(after, name, "exec", dont_inherit=True)
         kept = [line for line in before[name].splitlines(keepends=True) if line.strip()]
         if b"one" not in after or not name.endswith("args.py"):
-            missing = [line for line in kept if line not in after]
+            # An `if` may become the `elif` of ours.
+            missing = [
+                line
+                for line in kept
+                if line not in after and line.replace(b"if", b"elif", 1) not in after
+            ]
             assert missing == []
         if b"\r\n" in before[name]:
             assert after.count(b"\n") == after.count(b"\r\n")
@@ -343,7 +351,7 @@ def test_path_inside_the_work_tree_through_a_link(tmp_path: Path) -> None:
     git(tmp_path / "repository", "add", "--all")
     git(tmp_path / "repository", "commit", "--quiet", "--message", "first")
     assert run("apply", tmp_path / "link").code == 0
-    assert run("status", package).stdout.count(b" already ") == 6
+    assert b"nothing to change" in run("status", package).stdout
 
 
 @pytest.mark.parametrize("what", [COMMON, "srt/utils", "srt/hardware_backend", ""])

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_apply import written
-from tests.engine.package import ADDED, ARGUMENTS, CHANGED, COMMON, SOURCES, run, snapshot
+from tests.engine.package import (
+    ADDED,
+    ARGUMENTS,
+    CHANGED,
+    CHANGED_AND_ADDED,
+    COMMON,
+    SOURCES,
+    run,
+    snapshot,
+)
 from tests.engine.test_plan import EXPECTED
 from tests.engine.wheels import SUFFIX, VERSION, build_wheel
 
@@ -32,7 +41,7 @@ def test_text_report(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
     done = run("apply", "--wheel", wheel, tmp_path / NAME)
     said = done.stdout.decode()
-    assert said.startswith(f"SGLang 0.0.1 in {wheel}: changed 3 files and added 2\n")
+    assert said.startswith(f"SGLang 0.0.1 in {wheel}: {CHANGED_AND_ADDED}\n")
     assert said.endswith(f"\nwrote {tmp_path / NAME}\n")
     again = run("apply", "--wheel", tmp_path / NAME, tmp_path / "out")
     assert (again.code, again.stderr) == (0, "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.package import SOURCES, build, contents, run, snapshot
+from tests.engine.package import CHANGE, SOURCES, build, contents, run, snapshot
 from tests.engine.repositories import commit, git, output
 from tests.engine.test_plan import EXPECTED
 from tests.engine.wheels import build_wheel
@@ -40,7 +40,7 @@ def test_status_of_a_revision(root: Path) -> None:
     tree = {"path": str(root), "version": "0.0.1", "revision": revision}
     assert done.report["tree"] == tree
     said = run("status", root, "--rev", "v1").stdout.decode()
-    assert said.startswith(f"SGLang 0.0.1 in {root} at {revision[:12]}: would change 3 files")
+    assert said.startswith(f"SGLang 0.0.1 in {root} at {revision[:12]}: would {CHANGE}")
     assert run("status", root).code == 3
     assert snapshot(root) == before
 

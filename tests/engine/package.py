@@ -28,11 +28,12 @@ SAMPLER = "srt/layers/sampler.py"
 VENDORED = "srt/hardware_backend/npu/batch_invariant_ops"
 BATCH = "srt/managers/schedule_batch.py"
 BATCH_INFO = "srt/sampling/sampling_batch_info.py"
-ADDED = tuple(
-    f"{VENDORED}/{name}.py" for name in ("launch_guards", "npu_ops", "penalties", "seeded_sampling")
-)
+ADDED = tuple(f"{VENDORED}/{name}.py" for name in sorted(PROJECT.vendored))
 CHANGED = (MODE, SAMPLER, BATCH, BATCH_INFO, ARGUMENTS, COMMON)
 WRITTEN = tuple(sorted((*CHANGED, *ADDED)))
+CHANGE = f"change {len(CHANGED)} files and add {len(ADDED)}"
+CHANGED_AND_ADDED = CHANGE.replace("change", "changed").replace("add", "added")
+"""What is said of them, before and after."""
 
 # No gate for the radix cache: it and the launch guards then edit the same function.
 SOURCES: Mapping[str, str] = {

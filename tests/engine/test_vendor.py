@@ -9,7 +9,7 @@ from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.vendor import Vendored, recognise, render
 
-MODULES = ("npu_ops", "launch_guards", "penalties", "seeded_sampling")
+MODULES = PROJECT.vendored
 
 
 def written_by(version: str, body: str) -> bytes:

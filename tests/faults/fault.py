@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from sgl_npu_patch.codemods.upstream.project import PROJECT
+
 NEWEST = "0.5.12.post1"
 WITHOUT_GATE = "0.5.3.post2"
 WITHHELD = "0.5.9"
@@ -19,10 +21,7 @@ _PATHS = {
     "attention": "srt/hardware_backend/npu/attention/ascend_backend.py",
     "batch": "srt/managers/schedule_batch.py",
     "batch_info": "srt/sampling/sampling_batch_info.py",
-    "npu_ops": "srt/hardware_backend/npu/batch_invariant_ops/npu_ops.py",
-    "launch_guards": "srt/hardware_backend/npu/batch_invariant_ops/launch_guards.py",
-    "seeded_sampling": "srt/hardware_backend/npu/batch_invariant_ops/seeded_sampling.py",
-    "penalties": "srt/hardware_backend/npu/batch_invariant_ops/penalties.py",
+    **{name: f"{PROJECT.vendor_folder}/{name}.py" for name in PROJECT.vendored},
 }
 
 

@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine.overlay import Cache, Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan, prove
 from sgl_npu_patch.engine.text.block import Kind
@@ -32,12 +33,7 @@ __all__ = ["ATTENTION", "COMMON", "NATIVE_OPS", "OPS", "SAMPLER", "SERVER_ARGS"]
 Files = dict[str, bytes]
 """Sources by path below the package."""
 
-_READ = re.compile(
-    rb"deterministic_|DETERMINISTIC_|batch_invariant|_from_logits|_from_probs_(?:ascend|torch)"
-    rb"|multinomial_with_seed|_forward_ascend_backend|fused_infer_attention_score|def is_npu"
-    rb"|get_dispatch_device_backend|npu_top_k_top_p_eligible"
-    rb"|penalizer_orchestrator"
-)
+_READ = re.compile(b"|".join((b"batch_invariant", *map(re.escape, PROJECT.stems))))
 """What a file mentions that some seam may read."""
 _SCRATCH = tempfile.TemporaryDirectory(prefix="sgl-npu-patch-edited-")
 _CACHE = Cache()

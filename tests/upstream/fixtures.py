@@ -25,6 +25,7 @@ from tests.upstream.edited import (
     take,
     within,
 )
+from tests.upstream.program import SEAMS
 from tests.upstream.test_statuses import expected_statuses
 
 NEW = "0.5.12.post1"
@@ -443,21 +444,7 @@ def positions_in_the_middle(files: Files) -> None:
     )
 
 
-OURS = dict.fromkeys(
-    (
-        "backend_lists",
-        "radix_cache",
-        "sampling_backend",
-        "device_dispatch",
-        "batch_invariant",
-        "sampler",
-        "npu_ops",
-        "launch_guards",
-        "penalties",
-        "seeded_sampling",
-    ),
-    "already",
-) | {"attention_comment": "not-needed"}
+OURS = dict.fromkeys(SEAMS, "already") | {"attention_comment": "not-needed"}
 ADAPTED = {
     **dict.fromkeys(("backend_lists", "sampling_backend", "device_dispatch"), "upstream"),
     "radix_cache": "pending",

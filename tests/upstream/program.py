@@ -9,21 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sgl_npu_patch.codemods import SERIES
+
 ROOT = Path(__file__).parents[2]
 
-SEAMS = (
-    "backend_lists",
-    "radix_cache",
-    "sampling_backend",
-    "device_dispatch",
-    "batch_invariant",
-    "sampler",
-    "attention_comment",
-    "npu_ops",
-    "launch_guards",
-    "penalties",
-    "seeded_sampling",
-)
+SEAMS = tuple(SERIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,7 @@ def failed(result: dict[str, Any]) -> set[str]:
     return {check["id"] for check in result["checks"] if check["verdict"] == "fail"}
 
 
+@pytest.mark.slow
 def test_checks_that_execute_a_release(checked: Path, tmp_path: Path, executed: list[str]) -> None:
     """A fault that no status shows is found in a revision and in a folder, and in every report."""
     before = snapshot(checked)

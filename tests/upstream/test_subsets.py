@@ -34,6 +34,7 @@ from tests.upstream.fixtures import (
     HANDLER,
     RADIX,
 )
+from tests.upstream.program import SEAMS
 
 OLD, NEW = "0.5.12.post1", "0.5.13"
 SAMPLED = 4
@@ -114,10 +115,7 @@ def expected(taken: tuple[str, ...]) -> dict[str, str]:
     if "batch_invariant" not in taken:
         # Beside upstream's mode, DeepSeek models are accepted as well.
         whole.add("radix_cache")
-    return {
-        seam: "upstream" if seam in whole.intersection(taken) else "pending"
-        for seam in (*TAKE, "attention_comment", "npu_ops", "launch_guards")
-    }
+    return {seam: "upstream" if seam in whole.intersection(taken) else "pending" for seam in SEAMS}
 
 
 def brought(taken: tuple[str, ...]) -> Files:

@@ -292,7 +292,7 @@ def test_operators_looked_up_at_each_call(source: str) -> None:
     passes(sources, "batch_invariant.operators_by_attribute")
 
 
-@pytest.mark.parametrize("module", ["npu_ops", "launch_guards", "penalties", "seeded_sampling"])
+@pytest.mark.parametrize("module", PROJECT.vendored)
 def test_vendored_modules(module: str) -> None:
     path = f"{PROJECT.vendor_folder}/{module}.py"
     sources = patched()
