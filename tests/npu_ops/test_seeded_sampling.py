@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from sgl_npu_patch.npu_ops import seeded_sampling
@@ -10,6 +12,8 @@ from sgl_npu_patch.simulator.device import cpu, npu
 
 WIDTH = 50
 NO_TOP_K = 1 << 30
+draw_filtered: Any = seeded_sampling.draw_filtered
+"""Called with its arguments in one tuple."""
 
 
 def probabilities(rows: int, width: int = WIDTH) -> torch.Tensor:
@@ -29,7 +33,7 @@ def filters(
 
 def drawn(probs: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
     rows = torch.arange(len(probs))
-    tokens = seeded_sampling.draw_filtered(probs, *given, rows * 7, rows)
+    tokens = draw_filtered(probs, *given, rows * 7, rows)
     assert isinstance(tokens, torch.Tensor)
     return tokens
 
@@ -57,10 +61,10 @@ def test_a_top_k_of_one_takes_the_first_of_ties() -> None:
 def test_details_are_of_the_tokens_drawn() -> None:
     probs, rows = probabilities(20), torch.arange(20)
     given = filters(20, 10, 0.8, 0.05)
-    details = seeded_sampling.draw_filtered(probs, *given, rows, rows, return_filtered_probs=True)
+    details = draw_filtered(probs, *given, rows, rows, return_filtered_probs=True)
     assert isinstance(details, tuple)
     tokens, weights, order, weight = details
-    assert torch.equal(tokens, seeded_sampling.draw_filtered(probs, *given, rows, rows))
+    assert torch.equal(tokens, draw_filtered(probs, *given, rows, rows))
     assert order.dtype == torch.int32
     assert torch.equal(weight, probs.gather(1, tokens.long()[:, None])[:, 0])
     kept = probs.gather(1, order.long())
@@ -74,7 +78,7 @@ def test_each_row_is_filtered_by_its_own_parameters() -> None:
     top_ks = torch.tensor([NO_TOP_K, 2, NO_TOP_K, NO_TOP_K, 4], dtype=torch.int32)
     top_ps = torch.tensor([1.0, 1.0, 0.6, 1.0, 0.9])
     min_ps = torch.tensor([0.0, 0.0, 0.0, 0.25, 0.35])
-    _, weights, _, _ = seeded_sampling.draw_filtered(
+    _, weights, _, _ = draw_filtered(
         probs, top_ks, top_ps, min_ps, rows, rows, return_filtered_probs=True
     )
     assert (weights > 0).sum(-1).tolist() == [5, 2, 2, 3, 2]
@@ -85,11 +89,9 @@ def test_no_kernel_lets_other_rows_in() -> None:
     given = (*filters(9, 500, 0.9, 0.0001), rows * 7, rows)
     device.install()
     with device.adversarial():
-        together = seeded_sampling.draw_filtered(
-            npu(probs), *map(npu, given), return_filtered_probs=True
-        )
+        together = draw_filtered(npu(probs), *map(npu, given), return_filtered_probs=True)
         for row in range(9):
-            alone = seeded_sampling.draw_filtered(
+            alone = draw_filtered(
                 npu(probs[row : row + 1]),
                 *(npu(each[row : row + 1]) for each in given),
                 return_filtered_probs=True,
