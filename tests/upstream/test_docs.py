@@ -75,8 +75,10 @@ def test_the_launch_command_stands_in_one_page_and_the_kit_prints_it() -> None:
     (command,) = re.findall(r"^\$ (ASCEND_USE_FIA=.*?)\n```", page, re.DOTALL | re.MULTILINE)
     assert command.replace("\\\n", "").split() == SERVER.split()
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    naming = {page.name for page in pages if "launch_server" in page.read_text(encoding="utf-8")}
-    assert naming == {"launch.md", "kit.md"}
+    lines = [(page.name, line) for page in pages for line in page.read_text("utf-8").splitlines()]
+    # A server on the simulated NPU is started in another way.
+    real = [(name, line) for name, line in lines if "simulate" not in line]
+    assert {name for name, line in real if "launch_server" in line} == {"launch.md", "kit.md"}
     acceptance = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
     assert [test for test in TESTS if test not in acceptance] == []
 
