@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sgl_npu_patch.engine.model import ChangeSet, FileChange
 from sgl_npu_patch.reports.diff import render_diff
-from tests.engine.package import CHANGED, build, contents, run, snapshot
+from tests.engine.package import ADDED, CHANGED, WRITTEN, build, contents, run, snapshot
 from tests.engine.repositories import git
 
 TOOLS = {
@@ -33,9 +33,9 @@ def test_nothing_but_the_diff_on_stdout(tmp_path: Path) -> None:
     done = run("diff", tmp_path)
     assert (done.code, done.stderr) == (0, "")
     assert done.stdout.startswith(b"diff --git a/python/sglang/srt/batch_invariant_ops/")
-    assert done.stdout.count(b"\ndiff --git ") == 4
-    assert done.stdout.count(b"\nnew file mode 100644\n--- /dev/null\n+++ b/") == 2
-    assert done.stdout.count(b"\n@@ -0,0 +1,") == 2
+    assert done.stdout.count(b"\ndiff --git ") == len(WRITTEN) - 1
+    assert done.stdout.count(b"\nnew file mode 100644\n--- /dev/null\n+++ b/") == len(ADDED)
+    assert done.stdout.count(b"\n@@ -0,0 +1,") == len(ADDED)
     assert snapshot(tmp_path) == before
 
 

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from random import Random
 
 from sgl_npu_patch.codemods import SERIES
+from sgl_npu_patch.codemods.upstream import symbols
 from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import make_plan, prove
@@ -27,7 +28,19 @@ Files = Mapping[PurePosixPath, bytes]
 SECONDS = 20
 """After this long a run counts as hung."""
 
-_KEPT = {*FUNCTIONS, "is_npu", "is_cuda_alike", "is_xpu", "forward", "__init__"}
+_EDITED = {
+    name
+    for symbol in (
+        symbols.PREPARE_FOR_DECODE,
+        symbols.FROM_BATCH,
+        symbols.FORWARD_COPY,
+        symbols.DRAW_FILTERED,
+        symbols.DRAW_UNFILTERED,
+    )
+    for name in symbol.names
+}
+"""What is edited beside the definitions that are refactored."""
+_KEPT = {*FUNCTIONS, *_EDITED, "is_npu", "is_cuda_alike", "is_xpu", "forward", "__init__"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,7 @@ class Verdict:
 def seam_files(version: str) -> dict[PurePosixPath, bytes]:
     """Give the files that the series edits, without most functions that it has no business in."""
     found = {}
-    paths = {place.path for place in places(version).values()}
+    paths = {*anchored(version)}
     for path, data in base(version).items():
         if path in paths or "utils" in path.parts or path.name in ("utils.py", "__init__.py"):
             found[path] = _trimmed(path, data)
@@ -75,6 +88,14 @@ def anchored(version: str) -> dict[PurePosixPath, tuple[str, ...]]:
     found: dict[PurePosixPath, tuple[str, ...]] = {}
     for place in places(version).values():
         found[place.path] = (*found.get(place.path, ()), place.text)
+    files = {f"sglang/{form.file}" for each in symbols.SYMBOLS.values() for form in each.forms}
+    for path, data in base(version).items():
+        if str(path) in files and any(name.encode() in data for name in _EDITED):
+            source = read_source(path, data)
+            texts = [
+                source.cut(b) for name in sorted(_EDITED) for b in source.named(name, "function")
+            ]
+            found[path] = (*found.get(path, ()), *texts)
     return found
 
 

@@ -29,6 +29,10 @@ def draw_elsewhere(logits, info):
     return logits
 
 
+def drawn(weights, seeds, positions):
+    return weights
+
+
 def arguments():
     return None
 """
