@@ -74,7 +74,7 @@ def draw_filtered(node: cst.CSTNode, imports: str) -> cst.CSTNode:
     """Hand a seeded draw over with what each row is filtered by."""
     assert isinstance(node, cst.FunctionDef)
     given = _require_parameters(node, _FILTERED, _BY_KEYWORD)
-    further = f", {_DETAILS}" if _DETAILS in given else ""
+    further = f"\n        {_DETAILS}," if _DETAILS in given else ""
     return _hand_over(node, imports + render("seeded_draw_filtered", further=further))
 
 

@@ -256,7 +256,7 @@ def test_the_table_of_all_releases_fits_on_a_screen() -> None:
     printed = render("text", matrix(*({**one, "name": name} for name in names)))
     table = printed.split("\n\n")[1].rstrip().split("\n")
     assert len(table) == len(names) + 2
-    assert max(map(len, table)) <= 120
+    assert max(map(len, table)) <= 125
 
 
 def test_text_has_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:

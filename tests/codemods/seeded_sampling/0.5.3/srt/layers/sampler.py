@@ -23,7 +23,12 @@ def top_k_top_p_min_p_sampling_from_probs_torch(
         from sglang.srt.hardware_backend.npu.batch_invariant_ops import seeded_sampling
 
         return seeded_sampling.draw_filtered(
-            probs, top_ks, top_ps, min_ps, sampling_seed, positions
+            probs,
+            top_ks,
+            top_ps,
+            min_ps,
+            sampling_seed,
+            positions,
         )
     ranked, order = probs.sort(dim=-1, descending=True)
     ids = torch.gather(order, 1, drawn(ranked, sampling_seed, positions))
