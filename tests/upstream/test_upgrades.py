@@ -72,7 +72,10 @@ def test_what_an_older_version_left_out_is_completed() -> None:
     files[SAMPLER] = sources(RELEASE)[SAMPLER]
     files.update({path(module): written_by(OLDER, module) for module in MODULES})
     plan = judge(files)
-    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "pending")}
+    assert statuses(plan) == {
+        **OURS,
+        **dict.fromkeys(("sampler", "seeded_sampling", *MODULES), "pending"),
+    }
     assert result(files, plan) == current
 
 
@@ -107,7 +110,10 @@ def test_what_the_first_version_inserted_is_refreshed() -> None:
     files = by_the_first_version()
     plan = judge(files)
     assert {o.seam for o in plan.outcomes if o.outdated} == {"sampler", *MODULES}
-    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "pending")}
+    assert statuses(plan) == {
+        **OURS,
+        **dict.fromkeys(("sampler", "seeded_sampling", *MODULES), "pending"),
+    }
     assert result(files, plan) == patched()
 
 
