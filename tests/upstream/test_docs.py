@@ -16,7 +16,8 @@ import pytest
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.kit.program import SERVER, TESTS
 from sgl_npu_patch.reports.formats import Kind, formats_of
-from tests.upstream.releases import release_tree
+from tests.upstream.releases import RELEASES_NATIVE, release_tree
+from tests.upstream.test_statuses import expected_gaps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +82,12 @@ def test_the_launch_command_stands_in_one_page_and_the_kit_prints_it() -> None:
     assert {name for name, line in real if "launch_server" in line} == {"launch.md", "kit.md"}
     acceptance = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
     assert [test for test in TESTS if test not in acceptance] == []
+
+
+def test_the_gaps_of_native_releases_are_counted() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (most,) = re.findall(r"with up to (\d+) \[gaps\]", text)
+    assert int(most) == max(len(expected_gaps(version)) for version in RELEASES_NATIVE)
 
 
 def _formats_in(page: str) -> list[str]:
