@@ -110,10 +110,7 @@ def test_what_the_first_version_inserted_is_refreshed() -> None:
     files = by_the_first_version()
     plan = judge(files)
     assert {o.seam for o in plan.outcomes if o.outdated} == {"sampler", *MODULES}
-    assert statuses(plan) == {
-        **OURS,
-        **dict.fromkeys(("sampler", "seeded_sampling", *MODULES), "pending"),
-    }
+    assert statuses(plan) == {**OURS, **dict.fromkeys(("sampler", *MODULES), "pending")}
     assert result(files, plan) == patched()
 
 
