@@ -190,9 +190,8 @@ def _disables(step: Step) -> bool:
 def _withheld(unsafe: Site, gate: Site) -> Withheld:
     return Withheld(
         "prefill with ASCEND_USE_FIA attends to the new tokens only and ignores a cached prefix, "
-        "so the radix cache stays off on ascend; a prompt longer than --chunked-prefill-size is "
-        "still answered as if only its last chunk had been sent: set the size above the longest "
-        "prompt",
+        "so the radix cache stays off on ascend; a chunk of a prompt would ignore the one before "
+        "it, so the launch guards set --chunked-prefill-size to -1",
         (unsafe, gate),
     )
 

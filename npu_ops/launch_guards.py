@@ -32,6 +32,12 @@ _COMPILE_FLAGS = {
 }
 _GRAPH_VARIABLES = ("SGLANG_VIT_ENABLE_CUDA_GRAPH", "SGLANG_USE_BREAKABLE_CUDA_GRAPH")
 _COMPILE_VARIABLES = ("SGLANG_ENABLE_TORCH_COMPILE",)
+_MIXED_FLAGS = {"enable_mixed_chunk": False}
+_CHUNK = "chunked_prefill_size"
+
+# The list of backends for which the radix cache stays on, and where it is.
+_CACHED = "RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"
+_LISTED_IN = ("sglang.srt.server_args", "sglang.srt.arg_groups.choices")
 
 # From 0.5.14 on the flags are folded into one configuration before this runs.
 _GRAPH_CONFIG = "cuda_graph_config"
@@ -83,6 +89,8 @@ def decide(config: Any) -> dict[str, Any]:
             "of the replaced attention operator in a captured graph, and a replay with "
             "stale lengths gives wrong tokens",
         )
+    if _may_run_ascend_attention(config):
+        changes |= _keep_prompts_whole(config)
     for variable, value in _COLLECTIVES.items():
         os.environ.setdefault(variable, value)
     if not _is_true("ASCEND_USE_FIA"):
@@ -135,6 +143,39 @@ def _switch_off(
             f"{', '.join(settings)}: {reason}.",
         )
     return changes
+
+
+def _keep_prompts_whole(config: Any) -> dict[str, Any]:
+    """Keep prompts from being cut where the ascend attention cannot go on with one."""
+    # Up to 0.5.5 a mixed batch ignores what is cached, in 0.5.6 it runs an operator that
+    # is not replaced, and from 0.5.7 on it reads the cache by pages of one token.
+    changes = _switch_off(
+        config,
+        _MIXED_FLAGS,
+        (),
+        "the ascend attention gives wrong tokens where a part of a prompt runs in one "
+        "batch with tokens of other requests",
+    )
+    whole = -1
+    if not _prefill_reads_cache() and getattr(config, _CHUNK, whole) != whole:
+        changes[_CHUNK] = whole
+        _warn_once(
+            _CHUNK,
+            f"Deterministic inference on the NPU sets {_CHUNK}={whole}: with "
+            "ASCEND_USE_FIA this SGLang answers a prompt that is cut, because it is long "
+            "or because others are prefilled with it, as if only its last part had been "
+            "sent.",
+        )
+    return changes
+
+
+def _prefill_reads_cache() -> bool:
+    """Return whether prefill goes on where a part of a prompt is in the cache.
+
+    Whoever patched SGLang looked at its attention, and listed ascend only then.
+    """
+    lists = (getattr(sys.modules.get(m), _CACHED, None) for m in _LISTED_IN)
+    return "ascend" in next((each for each in lists if each is not None), ())
 
 
 def _without_graphs(config: Any) -> Any:
