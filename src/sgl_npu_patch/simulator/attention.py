@@ -107,6 +107,11 @@ def _pages(
     """Gather a cache of shape (pages, page size, heads * width) into one tensor a sequence."""
     if lengths is None:
         raise RuntimeError("a paged cache needs actual_seq_lengths_kv")
+    room = table.shape[1] * cache.shape[1]
+    if any(length > room for length in lengths):
+        raise RuntimeError(
+            f"{table.shape[1]} pages of {cache.shape[1]} tokens do not hold {max(lengths)} keys"
+        )
     pages = cache.reshape(cache.shape[0], cache.shape[1], heads, -1)
     return [
         pages[blocks[: -(-length // cache.shape[1])].long()].flatten(0, 1)[:length]
