@@ -1,7 +1,7 @@
 """Make batch-invariant mode replace the NPU's operators, and restore them when it is left.
 
 **Why**: `enable_batch_invariant_mode` registers Triton kernels for CUDA only. On an NPU the results
-of linear layers, means, log-softmax, attention and the fused norm would depend on the batch.
+of linear layers, means, sums, softmax, attention and the fused norm would depend on the batch.
 Upstream's own branch for the NPU leaves some of these as they are, and never restores operators.
 
 **Where**: `enable_`, `disable_` and `set_batch_invariant_mode` in

@@ -1,7 +1,7 @@
 """Make the operators of SGLang's Ascend path batch-invariant.
 
 ``enable`` puts wrappers around Ascend's batch-invariant extension in place of aten's
-matrix products, means and log-softmax, and of the fused NPU operators that SGLang calls
+matrix products, means, sums and softmax, and of the fused NPU operators that SGLang calls
 as attributes. The extension's kernels take less than aten does (reductions over the
 last axis, floating types, contiguous input), so the wrappers bring every call into that
 form and give back the shape and dtype that aten would have given.
@@ -33,6 +33,9 @@ _REQUIRED_OPERATORS = (
     "npu_log_softmax_batch_invariant",
     _EXTENSION_ATTENTION,
 )
+
+# What the extension's reductions take.
+_KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 _ABSENT = object()
 
@@ -214,21 +217,12 @@ def mean(
             "mean takes a floating point input or a floating point dtype on the NPU, "
             f"got input {tensor.dtype} and dtype {dtype}"
         )
-    axes = _axes(dim, tensor.dim())
-    kept = [axis for axis in range(tensor.dim()) if axis not in axes]
-    rows = math.prod(tensor.shape[axis] for axis in kept)
-    length = math.prod(tensor.shape[axis] for axis in axes)
-    shape = [
-        1 if axis in axes else size
-        for axis, size in enumerate(tensor.shape)
-        if keepdim or axis not in axes
-    ]
-    if rows == 0 or length == 0:
-        return tensor.new_full(shape, math.nan, dtype=result_dtype)
-    flat = tensor.to(result_dtype).permute([*kept, *axes]).reshape(rows, length)
+    flat, shape = _rows_over(tensor.to(result_dtype), dim, keepdim)
+    if flat.numel() == 0:
+        return flat.new_full(shape, math.nan)
     result: torch.Tensor = (
         torch.ops.batch_invariant_ops.npu_reduce_mean_batch_invariant(
-            flat.contiguous(), -1, keepdim=True
+            flat, -1, keepdim=True
         )
     )
     return result.reshape(shape).to(result_dtype)
@@ -242,32 +236,65 @@ def mean_all(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch
     return mean(tensor, dtype=dtype)
 
 
+def sum_dim(
+    tensor: torch.Tensor,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Add up over ``dim`` as aten::sum.dim_IntList does, over all axes if it is empty.
+
+    What the extension's kernel does not take, such as integers, is added by halves: in
+    an order that only the length of a row decides, and exactly where nothing is rounded.
+    """
+    exact = not tensor.is_floating_point() and not tensor.is_complex()
+    result_dtype = dtype or (torch.int64 if exact else tensor.dtype)
+    flat, shape = _rows_over(tensor.to(result_dtype), dim, keepdim)
+    if flat.numel() == 0:
+        return flat.new_zeros(shape)
+    if result_dtype not in _KERNEL_DTYPES:
+        return _added_by_halves(flat).reshape(shape)
+    result: torch.Tensor = torch.ops.batch_invariant_ops.npu_reduce_sum_batch_invariant(
+        flat, -1, keepdim=True
+    )
+    return result.reshape(shape).to(result_dtype)
+
+
+def sum_all(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Add up all elements as aten::sum does."""
+    return sum_dim(tensor, dtype=dtype)
+
+
+def sum_dim_out(
+    tensor: torch.Tensor,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Add up over ``dim`` into ``out``, whose dtype is the result's unless one is given."""
+    return _written(out, sum_dim(tensor, dim, keepdim, dtype=dtype or out.dtype))
+
+
 def log_softmax(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """Compute aten::_log_softmax; ``half_to_float`` gives a float32 result."""
-    if half_to_float:
-        if tensor.dtype not in (torch.float16, torch.bfloat16):
-            raise RuntimeError(
-                "log_softmax converts half precision input to float32 only, "
-                f"got {tensor.dtype}"
-            )
-        tensor = tensor.float()
-    if not tensor.is_floating_point():
-        raise RuntimeError(
-            f"log_softmax takes a floating point input, got {tensor.dtype}"
-        )
-    (axis,) = _axes([dim], tensor.dim()) or (0,)
-    if tensor.numel() == 0:
-        return tensor.new_empty(tensor.shape)
-    last = tensor.reshape(1) if tensor.dim() == 0 else tensor.movedim(axis, -1)
-    result: torch.Tensor = (
-        torch.ops.batch_invariant_ops.npu_log_softmax_batch_invariant(
-            last.reshape(-1, last.shape[-1]).contiguous(), dim=-1
-        )
-    )
-    # Callers view what aten returns, so a moved axis must not show in the strides.
-    return (
-        result.reshape(last.shape).movedim(-1, axis).reshape(tensor.shape).contiguous()
-    )
+    kernel = torch.ops.batch_invariant_ops.npu_log_softmax_batch_invariant
+    return _normalised("log_softmax", kernel, tensor, dim, half_to_float)
+
+
+def softmax(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+    """Compute aten::_softmax; ``half_to_float`` gives a float32 result."""
+    kernel = torch.ops.batch_invariant_ops.npu_softmax_batch_invariant
+    return _normalised("softmax", kernel, tensor, dim, half_to_float)
+
+
+def softmax_out(
+    tensor: torch.Tensor, dim: int, half_to_float: bool, *, out: torch.Tensor
+) -> torch.Tensor:
+    """Compute aten::_softmax into ``out``."""
+    return _written(out, softmax(tensor, dim, half_to_float))
 
 
 class _AddRmsNorm:
@@ -342,6 +369,14 @@ def _aten_kernels(enable_bmm: bool) -> dict[str, Callable[..., torch.Tensor]]:
     }
     if enable_bmm:
         kernels["bmm"] = bmm
+    if _has_operator("npu_softmax_batch_invariant"):
+        kernels |= {"_softmax": softmax, "_softmax.out": softmax_out}
+    if _has_operator("npu_reduce_sum_batch_invariant"):
+        kernels |= {
+            "sum": sum_all,
+            "sum.dim_IntList": sum_dim,
+            "sum.IntList_out": sum_dim_out,
+        }
     return kernels
 
 
@@ -493,6 +528,69 @@ def _require_products(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
 def _as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:
     matrix = tensor.shape[-2:]
     return tensor.expand(*batch, *matrix).reshape(math.prod(batch), *matrix)
+
+
+def _normalised(
+    name: str,
+    kernel: Callable[..., torch.Tensor],
+    tensor: torch.Tensor,
+    dim: int,
+    half_to_float: bool,
+) -> torch.Tensor:
+    """Apply a kernel for the last axis along any axis."""
+    if half_to_float:
+        if tensor.dtype not in (torch.float16, torch.bfloat16):
+            raise RuntimeError(
+                f"{name} converts half precision input to float32 only, "
+                f"got {tensor.dtype}"
+            )
+        tensor = tensor.float()
+    if not tensor.is_floating_point():
+        raise RuntimeError(f"{name} takes a floating point input, got {tensor.dtype}")
+    (axis,) = _axes([dim], tensor.dim()) or (0,)
+    if tensor.numel() == 0:
+        return tensor.new_empty(tensor.shape)
+    last = tensor.reshape(1) if tensor.dim() == 0 else tensor.movedim(axis, -1)
+    result = kernel(last.reshape(-1, last.shape[-1]).contiguous(), dim=-1)
+    # Callers view what aten returns, so a moved axis must not show in the strides.
+    return (
+        result.reshape(last.shape).movedim(-1, axis).reshape(tensor.shape).contiguous()
+    )
+
+
+def _rows_over(
+    tensor: torch.Tensor, dim: Sequence[int] | None, keepdim: bool
+) -> tuple[torch.Tensor, list[int]]:
+    """Return a matrix whose rows are to be reduced, and the shape of the result."""
+    axes = _axes(dim, tensor.dim())
+    kept = [axis for axis in range(tensor.dim()) if axis not in axes]
+    rows = math.prod(tensor.shape[axis] for axis in kept)
+    length = math.prod(tensor.shape[axis] for axis in axes)
+    shape = [
+        1 if axis in axes else size
+        for axis, size in enumerate(tensor.shape)
+        if keepdim or axis not in axes
+    ]
+    flat = tensor.permute([*kept, *axes]).reshape(rows, length)
+    return flat.contiguous(), shape
+
+
+def _added_by_halves(rows: torch.Tensor) -> torch.Tensor:
+    while rows.shape[1] > 1:
+        half = (rows.shape[1] + 1) // 2
+        added = rows[:, : rows.shape[1] - half] + rows[:, half:]
+        rows = torch.cat([added, rows[:, added.shape[1] : half]], dim=1)
+    return rows
+
+
+def _written(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """Put a result into the buffer that a caller gave, as aten resizes it."""
+    if out.dtype != result.dtype:
+        raise RuntimeError(
+            f"Expected out tensor to have dtype {result.dtype}, got {out.dtype}"
+        )
+    out.resize_(result.shape)
+    return out.copy_(result)
 
 
 def _axes(dim: Sequence[int] | None, rank: int) -> tuple[int, ...]:

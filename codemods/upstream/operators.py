@@ -14,5 +14,8 @@ NAMESPACES = ("torch.ops.npu", "torch_npu")
 """Where operators of the NPU are called as attributes; the second copies those of the first."""
 REBOUND = (FUSED_ATTENTION, MAX_WORKSPACE, ADD_RMS_NORM)
 """What npu_ops replaces in both."""
-REGISTERED = ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax")
+REGISTERED = (
+    "mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax", "_softmax",
+    "_softmax.out", "sum", "sum.dim_IntList", "sum.IntList_out",
+)  # fmt: skip
 """What npu_ops registers under aten."""

@@ -27,7 +27,8 @@ def test_a_patched_tree() -> None:
     assert replaced(package(patched())) == {
         "HCCL_DETERMINISTIC",
         *(f"aten::{n}" for n in ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim")),
-        "aten::_log_softmax",
+        *(f"aten::{n}" for n in ("_log_softmax", "_softmax", "_softmax.out")),
+        *(f"aten::{n}" for n in ("sum", "sum.dim_IntList", "sum.IntList_out")),
         *(
             f"{namespace}.{name}"
             for namespace in ("torch.ops.npu", "torch_npu")

@@ -29,7 +29,7 @@ PROMISED = {
 PROMISED_SAMPLER = {
     "sampler.sampler_simple": "replaced: log_softmax;",
     "sampler.sampler_fused": "row by row: npu_top_k_top_p;",
-    "sampler.sampler_sorted": "native: softmax (srt/layers/sampler.py:",
+    "sampler.sampler_sorted": "native: cumsum (srt/layers/sampler.py:",
 }
 NOT_PROMISED = {
     "batch_invariant.gemma_rms_norm": "npu_gemma_rms_norm (srt/layers/layernorm.py:",
@@ -138,17 +138,17 @@ def line_of(package: Path, path: str, text: str) -> int:
 
 
 FAULTS = {
-    "a sum in the linear layer": (
+    "a product in the linear layer": (
         "batch_invariant.linear",
         UNQUANTISED,
-        [(LINEAR, LINEAR.rstrip() + " + x.sum(-1, keepdim=True)\n")],
-        "aten::sum",
+        [(LINEAR, LINEAR.rstrip() + " + x.prod(-1, keepdim=True)\n")],
+        "aten::prod",
     ),
-    "a softmax over the rows": (
+    "a running sum over the rows": (
         "batch_invariant.linear_with_bias",
         UNQUANTISED,
-        [(LINEAR, LINEAR.replace("F.linear(x", "F.linear(torch.softmax(x, -1)"))],
-        "aten::_softmax",
+        [(LINEAR, LINEAR.replace("F.linear(x", "F.linear(torch.cumsum(x, -1)"))],
+        "aten::cumsum",
     ),
     "the fused norm taken by value": (
         "batch_invariant.rms_norm_residual",

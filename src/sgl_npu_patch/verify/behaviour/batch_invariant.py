@@ -37,6 +37,8 @@ from sgl_npu_patch.verify.behaviour.operations import (
     NORMS,
     PROBES,
     ROWS,
+    SOFTMAXES,
+    SUMS,
     attention,
     attention_arguments,
     invariant,
@@ -89,6 +91,22 @@ def log_softmax_is_batch_invariant(subject: Subject) -> None:
     """Log-softmax over the last axis gives a row the same bits alone and in a batch."""
     with enabled(subject) as on:
         require_invariant(on, LOG_SOFTMAXES)
+
+
+@check("batch_invariant")
+def softmax_is_batch_invariant(subject: Subject) -> None:
+    """Softmax over the last axis gives a row the same bits alone and in a batch."""
+    require_ours(subject)
+    with enabled(subject) as on:
+        require_invariant(on, SOFTMAXES)
+
+
+@check("batch_invariant")
+def sum_is_batch_invariant(subject: Subject) -> None:
+    """A sum over the last axis, or over several, gives a row the same bits alone and in a batch."""
+    require_ours(subject)
+    with enabled(subject) as on:
+        require_invariant(on, SUMS)
 
 
 @check("batch_invariant")

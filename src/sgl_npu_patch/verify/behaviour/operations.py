@@ -31,6 +31,8 @@ CONTEXTS: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
 PRODUCTS = frozenset({"npu_mm_batch_invariant", "npu_matmul_batch_invariant"})
 MEAN = frozenset({"npu_reduce_mean_batch_invariant"})
 LOG_SOFTMAX = frozenset({"npu_log_softmax_batch_invariant"})
+SOFTMAX = frozenset({"npu_softmax_batch_invariant"})
+SUM = frozenset({"npu_reduce_sum_batch_invariant"})
 BATCH_INVARIANT_ATTENTION = frozenset({f"{ATTENTION}_batch_invariant"})
 
 HALF = torch.bfloat16
@@ -213,6 +215,17 @@ BMM = {
 MEANS = {"the mean over the last axis": mean("x.mean(-1)", 16, dim=-1)}
 LOG_SOFTMAXES = {
     "log-softmax over the last axis": log_softmax("torch.log_softmax(x, -1)", 16, dim=-1)
+}
+SOFTMAXES = {
+    "softmax over the last axis": Operation(
+        "torch.softmax(x, -1)", lambda on, x: torch.softmax(x, -1), (16,), SOFTMAX
+    )
+}
+SUMS = {
+    "the sum over the last axis": Operation("x.sum(-1)", lambda on, x: x.sum(-1), (16,), SUM),
+    "the sum over two axes": Operation(
+        "x.sum((1, -1))", lambda on, x: x.sum((1, -1)), (3, 16), SUM
+    ),
 }
 NORMS = {
     "the normed sum": add_rms_norm("torch_npu", 0, 16),

@@ -246,7 +246,7 @@ def sampler(
         count = len(rows)
         tokens = sampler(output, info, on_ascend, [0] * count, [None] * count, positions)
         if not on_ascend:
-            # What is logged of probabilities here is of a softmax that nothing replaces.
+            # What is logged is another formula if all requests are greedy.
             return [*cpu(tokens)]
         pairs = zip(cpu(tokens).tolist(), cpu(output.next_token_logprobs), strict=True)
         return [torch.stack([torch.tensor(float(token)), value.float()]) for token, value in pairs]
