@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -176,7 +176,7 @@ def npu(tensor: torch.Tensor) -> torch.Tensor:
 
 def cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Return the CPU tensor that shares an npu tensor's memory."""
-    with _plain_tensors():
+    with _PlainTensors():
         return _memory(tensor)
 
 
@@ -186,8 +186,17 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
     memory = getattr(tensor.untyped_storage(), _HOST_MEMORY, None)
     if memory is None:
         raise RuntimeError("an npu tensor that the simulator did not make")
-    empty = torch.empty(0, dtype=tensor.dtype)
-    return empty.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+    # A view of nothing is made faster than a tensor of its own.
+    return (
+        _empty(tensor.dtype)
+        .view(0)
+        .set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+    )
+
+
+@cache
+def _empty(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype)
 
 
 def in_last_bits(result: torch.Tensor, batch: int) -> torch.Tensor:
@@ -343,7 +352,7 @@ def _run_on_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
                 return _view(tensor, leaf)
         return npu(leaf)
 
-    with _plain_tensors():
+    with _PlainTensors():
         host_args, host_kwargs = _mapped(to_host, args), _mapped(to_host, kwargs)
         given = [*hosts.values()]
         _require_one_device(operator, [tensor for tensor, _ in given])
@@ -455,8 +464,17 @@ def _shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
-@contextmanager
-def _plain_tensors() -> Iterator[None]:
+class _PlainTensors:
     """Keep the CPU side out of inference mode: its tensors outlive it and must stay writable."""
-    with torch.inference_mode(False), torch.no_grad():
-        yield
+
+    __slots__ = ("_grad", "_mode")
+
+    def __enter__(self) -> None:
+        self._mode = torch._C._InferenceMode(False)
+        self._mode.__enter__()
+        self._grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self._grad)
+        self._mode.__exit__(None, None, None)

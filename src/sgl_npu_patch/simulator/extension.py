@@ -144,7 +144,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     wide = right.double()
-    rows = [row[None].double().clone() @ wide for row in left]
+    rows = [row[None].clone() @ wide for row in left.double()]
     return torch.cat(rows).to(left.dtype)
 
 

@@ -172,5 +172,9 @@ def _let_triton_see_memory() -> None:
         # What asks whether something is a kernel, such as SGLang 0.5.3, means these too.
         __class__ = property(lambda kernel: jit.JITFunction)
 
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Run a function of a kernel, for whose launch the language is patched already."""
+            return self.rewrite()(*args, **kwargs)
+
     interpreter.InterpretedFunction = Kernel
     interpreter.GridExecutor._restore_args_dev = lambda *args: None
