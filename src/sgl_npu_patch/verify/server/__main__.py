@@ -24,6 +24,8 @@ from sgl_npu_patch.verify.server.drive import Engine
 from sgl_npu_patch.verify.server.run import STARTS, STARTS_MEANING
 from sgl_npu_patch.verify.server.scenarios import CHUNK, POOL, SCENARIOS, Scenario
 
+Options = tuple[tuple[str, Any], ...]
+
 NOT_STARTED = 3
 """What the process of the first server ends with if that did not start."""
 
@@ -39,15 +41,16 @@ def main() -> None:
     code = 0
     try:
         model = models.make(request["family"], Path(request["scratch"]) / "model")
-        # Imported once, for all of the processes.
-        import_module("sglang.srt.managers.scheduler")
+        # Imported once, for all of the processes; the second imports every model.
+        for name in ("managers.scheduler", "models.registry"):
+            import_module(f"sglang.srt.{name}")
     except BaseException as error:  # noqa: BLE001  # a server that cannot start says nothing
         _give_up(answer, chosen, error)
     else:
-        for option in dict.fromkeys(["", *(each.option for each in chosen)]):
+        for options in dict.fromkeys([(), *(each.options for each in chosen)]):
 
-            def launch(option: str = option) -> int:
-                return _launch(model, option, chosen, answer)
+            def launch(options: Options = options) -> int:
+                return _launch(model, options, chosen, answer)
 
             code = code or _in_child(launch, ends)
     # Neither threads nor exit handlers of the tree may outlast the checks.
@@ -74,25 +77,30 @@ def _in_child(run: Callable[[], int], ends: float) -> int:
     return code
 
 
-def _launch(model: Path, option: str, chosen: Sequence[Scenario], answer: protocol.Answer) -> int:
-    """Start a server, and run the scenarios that need its option."""
-    if not option:
+def _launch(
+    model: Path, options: Options, chosen: Sequence[Scenario], answer: protocol.Answer
+) -> int:
+    """Start a server, and run the scenarios that need its options."""
+    if not options:
         answer({"begins": STARTS})
     try:
-        options = {option: True} if option else {}
-        engine = Engine(str(model), chunked_prefill_size=CHUNK, max_total_tokens=POOL, **options)
+        sizes = {"chunked_prefill_size": CHUNK, "max_total_tokens": POOL}
+        engine = Engine(str(model), sizes, **dict(options))
         company = Company(engine, models.VOCABULARY)
     except BaseException as error:  # noqa: BLE001  # a server that cannot start says nothing
-        if not option:
+        if not options:
             _give_up(answer, chosen, error)
             return NOT_STARTED
-        reason = f"the server does not start with {option}: {told(error)}"
+        reason = str(error)
+        if not isinstance(error, NotApplicable):
+            names = ", ".join(name for name, _ in options)
+            reason = f"the server does not start with {names}: {told(error)}"
     else:
         reason = ""
-        if not option:
+        if not options:
             answer({"verdict": "pass", "message": STARTS_MEANING})
     for each in chosen:
-        if each.option != option:
+        if each.options != options:
             continue
         answer({"begins": each.id})
         if reason:

@@ -94,15 +94,18 @@ class Engine:
     Attributes:
         modes: what kinds of batches ran since it was last emptied: EXTEND, DECODE, MIXED.
 
+    Args:
+        sizes: options that the server may change.
+
     Raises:
-        NotApplicable: the release does not know one of the options, or sets it back.
+        NotApplicable: the release does not know one of the other options, or sets it back.
     """
 
-    def __init__(self, model: str, **options: Any) -> None:
+    def __init__(self, model: str, sizes: Mapping[str, Any] | None = None, **options: Any) -> None:
         arguments: Any = import_module("sglang.srt.server_args")
         kind: Any = import_module("sglang.srt.managers.scheduler").__dict__["Scheduler"]
         known = inspect.signature(arguments.ServerArgs).parameters
-        asked = {**OPTIONS, "model_path": model, **options}
+        asked = {**OPTIONS, "model_path": model, **(sizes or {}), **options}
         self.arguments = arguments.ServerArgs(**{k: v for k, v in asked.items() if k in known})
         if hasattr(self.arguments, "resolve_once"):
             self.arguments.resolve_once()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.findings import NotApplicable
@@ -28,29 +29,29 @@ class Scenario:
     """A named scenario.
 
     Attributes:
-        option: the server is launched with it.
+        options: what the server is launched with beside the others, by name.
     """
 
     id: str
     meaning: str
     run: Run
-    option: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(run: Run, option: str = "") -> Run:
+def scenario(run: Run, **options: Any) -> Run:
     """Declare a scenario."""
     name = f"server.{run.__name__}"
     meaning = (run.__doc__ or "").strip().splitlines()[0]
-    SCENARIOS[name] = Scenario(name, meaning, run, option)
+    SCENARIOS[name] = Scenario(name, meaning, run, tuple(options.items()))
     return run
 
 
-def launched_with(option: str) -> Callable[[Run], Run]:
-    """Declare a scenario on a server that is launched with an option."""
-    return partial(scenario, option=option)
+def launched_with(**options: Any) -> Callable[[Run], Run]:
+    """Declare a scenario on a server that is launched with further options."""
+    return partial(scenario, **options)
 
 
 @scenario
@@ -120,8 +121,7 @@ def penalties(company: Company) -> None:
 
 @scenario
 def chunks(company: Company) -> None:
-    """A long prompt gets the same answer wherever it is cut into chunks."""
-    _require_cache(company)
+    """A long prompt gets the same answer wherever it is cut into chunks, if it is cut at all."""
     long = company.subject("seeded", 2 * CHUNK + 60)
     lengths = ((100, 0), (250, 0), (130, 1))
     company.compare([long], [company.neighbour(turn, length=n, new=4) for n, turn in lengths])
@@ -211,7 +211,7 @@ def nan_neighbour(company: Company) -> None:
     company.compare(subjects, [broken, replace(broken, at=3)])
 
 
-@launched_with("disable_overlap_schedule")
+@launched_with(disable_overlap_schedule=True)
 def overlap_off(company: Company) -> None:
     """Without the overlap of batches, neighbours change no answer either."""
     if company.engine.scheduler.enable_overlap:
@@ -221,7 +221,7 @@ def overlap_off(company: Company) -> None:
     company.compare(subjects, [company.neighbour(turn, length=5) for turn in (0, 2, 5)])
 
 
-@launched_with("enable_mixed_chunk")
+@launched_with(enable_mixed_chunk=True)
 def mixed_chunk(company: Company) -> None:
     """Where prompts are cut and run beside tokens of other requests, no answer changes."""
     _require_cache(company)
@@ -234,12 +234,12 @@ def mixed_chunk(company: Company) -> None:
         raise NotApplicable("no batch was mixed")
 
 
-@launched_with("enable_priority_scheduling")
+@launched_with(enable_priority_scheduling=True, max_running_requests=1)
 def priorities(company: Company) -> None:
     """A request that others are preferred to gets the same answer."""
-    subject = company.subject("seeded", 2 * PAGE + 2, new=20).but(priority=0)
-    # There is no room for both.
-    preferred = replace(company.neighbour(3, length=POOL - 2 * PAGE, new=2), priority=50)
+    # A request makes room where there are as many as may run, not where the cache is full.
+    subject = company.subject("seeded", PAGE - 4, new=20).but(priority=0)
+    preferred = replace(company.neighbour(4, length=20, new=2), priority=50)
     (answer, _) = company.compare([subject], [preferred])
     if not answer.retracted:
         raise NotApplicable("no request was preferred to one under way")
@@ -247,9 +247,7 @@ def priorities(company: Company) -> None:
 
 def _require_cache(company: Company) -> None:
     if company.engine.option("disable_radix_cache"):
-        raise NotApplicable(
-            "the tree keeps no prefixes, and answers from the last chunk of a prompt"
-        )
+        raise NotApplicable("the server keeps no prefixes, which this release cannot go on from")
 
 
 def _require_hit(cached: int, least: int) -> None:
