@@ -13,13 +13,14 @@ WITHOUT_GATE = "0.5.3.post2"
 WITHHELD = "0.5.9"
 """Releases in which the radix cache gets a gate of ours, and stays off."""
 
-_PATHS = {
+PATHS = {
     "sampler": "srt/layers/sampler.py",
     "mode": "srt/batch_invariant_ops/batch_invariant_ops.py",
     "handler": "srt/server_args.py",
     "common": "srt/utils/common.py",
     "attention": "srt/hardware_backend/npu/attention/ascend_backend.py",
     "batch": "srt/managers/schedule_batch.py",
+    "runner": "srt/model_executor/model_runner.py",
     "batch_info": "srt/sampling/sampling_batch_info.py",
     **{name: f"{PROJECT.vendor_folder}/{name}.py" for name in PROJECT.vendored},
 }
@@ -55,7 +56,7 @@ class Fault:
         """
         changed: dict[PurePosixPath, str] = {}
         for name, old, new in self.edits:
-            path = PurePosixPath("sglang", _PATHS[name])
+            path = PurePosixPath("sglang", PATHS[name])
             text = changed.get(path, texts[path])
             assert text.count(old) == 1, f"{text.count(old)} times in {path}: {old!r}"
             changed[path] = text.replace(old, new)

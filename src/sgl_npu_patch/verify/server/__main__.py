@@ -52,12 +52,12 @@ def main() -> None:
             def launch(options: Options = options) -> int:
                 return _launch(model, options, chosen, answer)
 
-            code = code or _in_child(launch, ends)
+            code = code or in_child(launch, ends)
     # Neither threads nor exit handlers of the tree may outlast the checks.
     os._exit(0 if code == NOT_STARTED else code)
 
 
-def _in_child(run: Callable[[], int], ends: float) -> int:
+def in_child(run: Callable[[], int], ends: float) -> int:
     """Run a function in a fork of this process; return what it returns, or end as it ends."""
     # The thread that ends this process in time is not in the child, which would wait for it.
     faulthandler.cancel_dump_traceback_later()
@@ -77,6 +77,12 @@ def _in_child(run: Callable[[], int], ends: float) -> int:
     return code
 
 
+def start(model: Path, options: Options) -> Company:
+    """Start a server that is launched with further options."""
+    sizes = {"chunked_prefill_size": CHUNK, "max_total_tokens": POOL}
+    return Company(Engine(str(model), sizes, **dict(options)), models.VOCABULARY)
+
+
 def _launch(
     model: Path, options: Options, chosen: Sequence[Scenario], answer: protocol.Answer
 ) -> int:
@@ -84,9 +90,7 @@ def _launch(
     if not options:
         answer({"begins": STARTS})
     try:
-        sizes = {"chunked_prefill_size": CHUNK, "max_total_tokens": POOL}
-        engine = Engine(str(model), sizes, **dict(options))
-        company = Company(engine, models.VOCABULARY)
+        company = start(model, options)
     except BaseException as error:  # noqa: BLE001  # a server that cannot start says nothing
         if not options:
             _give_up(answer, chosen, error)

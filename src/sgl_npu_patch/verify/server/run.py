@@ -24,7 +24,7 @@ SECONDS: Final = 1200
 _NEEDED = ("transformers", "zmq", "fastapi", "xgrammar", "triton")
 """Some of what the extra installs, by which its lack is noticed."""
 
-_LAUNCH: Mapping[str, str] = {
+LAUNCH: Mapping[str, str] = {
     "ASCEND_USE_FIA": "1",
     "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT": "1",
     "HCCL_DETERMINISTIC": "strict",
@@ -62,7 +62,7 @@ def check(tree: SourceTree, only: Sequence[str] = (), *, family: str = DEFAULT) 
             {"only": list(only), "family": family},
             seconds=SECONDS,
             program="sgl_npu_patch.verify.server",
-            variables={**variables, **_LAUNCH},
+            variables={**variables, **LAUNCH},
         )
     started = any(result.id == STARTS and result.verdict == "pass" for result in found)
     # A process that ends before the server runs says nothing about the tree.

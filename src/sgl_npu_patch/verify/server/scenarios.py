@@ -127,7 +127,7 @@ def chunks(company: Company) -> None:
     company.compare([long], [company.neighbour(turn, length=n, new=4) for n, turn in lengths])
     before = [company.neighbour(0, length=n, new=6) for n in (90, 170)]
     company.compare([long], before, first=False)
-    short = company.subject("top-k", 40, new=16)
+    short = company.subject("top-k", 40, new=10)
     later = ((CHUNK + 60, 2), (CHUNK + 9, 4))
     company.compare([short], [company.neighbour(turn, length=n, new=3) for n, turn in later])
 
@@ -151,7 +151,7 @@ def prefix_in_cache(company: Company) -> None:
 def second_turn(company: Company) -> None:
     """A conversation's second turn gets the same answer over pages that the first one decoded."""
     _require_cache(company)
-    first = company.subject("seeded", PAGE - 20, new=30)
+    first = company.subject("seeded", PAGE - 8, new=12)
     said = company.alone(first).tokens
     second = company.subject("seeded", 5)
     ids = (*first.request.ids, *said, *second.request.ids)
@@ -167,7 +167,7 @@ def retraction(company: Company) -> None:
     """A request that is taken out of a full cache and comes back gets the same answer."""
     # Each needs a second page after a few tokens, and there is not one for every request.
     length, new = PAGE - 4, 10
-    subject = company.subject("seeded", length, new=new)
+    subject = company.subject("seeded", length, new=new, frequency_penalty=0.5)
     crowd = [company.neighbour(0, length=length, new=new) for _ in range(POOL // PAGE * 3 // 4)]
     answers = company.compare([subject.at(1)], crowd, first=False)
     if not any(each.retracted for each in answers):
