@@ -35,10 +35,13 @@ tiny Qwen3. `held`: every answer was the one alone, bit for bit. `n/a`: not run,
 table. `not run`: nobody has asked. The last line is the processor time of the whole command, on a
 busy machine, for the scenarios that were run. Written by `python -m tests.server`.
 
-Open: `mixed_chunk` differs in a whole token, in releases of two shapes alike. Whether SGLang, the
-patch or the simulated operator is to blame is not known; until then, do not launch a deterministic
-server with `--enable-mixed-chunk`. Before 0.5.9 a copy beside a seeded request changes the last
-digits of a logprob; it is not known either what is to blame.
+`mixed_chunk` is `n/a` because the launch guards switch mixed chunks off: with them every release
+answers with wrong tokens on ascend.
+
+Open: before 0.5.9 the last digits of a greedy request's logprobs depend on whether a request of its
+batch is sampled (`at_once`): SGLang takes the logarithm of softmax there, and log_softmax where all
+are greedy. The same holds later with `--sampling-backend pytorch`, which is not run here. No token
+depends on it.
 
 """
 WORDS = {"pass": "held", "fail": "**violated**", "not-applicable": "n/a"}

@@ -220,6 +220,46 @@ def test_variables_that_capture_or_compile_end_off(
     assert f"{variable}=0" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("module", "listed", "size"),
+    [
+        ("sglang.srt.server_args", ["fa3", "triton"], -1),
+        ("sglang.srt.server_args", ["fa3", "triton", "ascend"], 4096),
+        ("sglang.srt.arg_groups.choices", ["ascend", "fa3"], 4096),
+        ("sglang.srt.server_args", None, -1),
+    ],
+    ids=str,
+)
+def test_prompts_stay_whole_where_prefill_ignores_the_cache(
+    launch_guards: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    listed: list[str] | None,
+    size: int,
+) -> None:
+    """The list is that for which the radix cache stays on; the first releases have none."""
+    _quiet(monkeypatch)
+    stub = ModuleType(module)
+    if listed is not None:
+        stub.__dict__["RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"] = listed
+    monkeypatch.setitem(sys.modules, module, stub)
+    arguments = SimpleNamespace(chunked_prefill_size=4096, enable_mixed_chunk=True)
+    for _ in range(2):
+        launch_guards.apply(arguments)
+    assert vars(arguments) == {"chunked_prefill_size": size, "enable_mixed_chunk": False}
+    said = [message for message in caplog.messages if "chunked_prefill_size=-1" in message]
+    assert len(said) == (1 if size == -1 else 0)
+    assert "enable_mixed_chunk=False" in caplog.messages[0]
+
+
+def test_prompts_may_be_cut_for_other_attention(launch_guards: Any) -> None:
+    given = {"chunked_prefill_size": 4096, "enable_mixed_chunk": True}
+    arguments = SimpleNamespace(attention_backend="triton", **given)
+    launch_guards.apply(arguments)
+    assert {name: vars(arguments)[name] for name in given} == given
+
+
 def test_collectives_are_deterministic(launch_guards: Any) -> None:
     launch_guards.apply(_arguments(EARLY))
     assert os.environ["HCCL_DETERMINISTIC"] == "strict"
