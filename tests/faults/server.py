@@ -12,7 +12,7 @@ from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.simulator.environment import environment
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.server.models import DEFAULT
-from sgl_npu_patch.verify.server.run import GROUP, LAUNCH, SECONDS
+from sgl_npu_patch.verify.server.run import GROUP, LAUNCH
 from tests.faults.fault import NEWEST, PATHS, Fault
 from tests.faults.named import FAULTS
 from tests.upstream.program import ROOT, program
@@ -28,6 +28,9 @@ def _info(scenario: str, old: str, new: str) -> Fault:
     return _found(scenario, ("batch_info", old, new))
 
 
+PATIENCE = 300
+"""How many seconds a fault may take on a busy machine."""
+
 _BY_NAME = {
     "positions of another request": "at_once",
     "positions of the whole batch in a part of it": "at_once",
@@ -35,8 +38,6 @@ _BY_NAME = {
     "one seed for the batch": "at_once",
     "a seeded batch sampled by the global generator": "alone_again",
     "the values of min-p forgotten": "at_once",
-    "one path for the batch instead of for each row": "at_once",
-    "greedy rows sampled": "at_once",
     "positions not handed on": "alone_again",
     "the guard of the mode inverted": "copies",
     "matmul unregistered": "copies",
@@ -44,10 +45,7 @@ _BY_NAME = {
     "torch.ops.npu not rebound": "copies",
     "the fused attention not rebound": "copies",
     "add_rms_norm not rebound": "copies",
-    "the original mm inside the replacement": "copies",
-    "the newest token not counted": "penalties",
     "a token counted when it is known and again": "penalties",
-    "one count for two forward passes": "penalties",
     "a retracted request's tokens forgotten": "retraction",
 }
 """Faults that other checks find too, with the scenario that does."""
@@ -90,6 +88,16 @@ SERVER: dict[str, Fault] = {
         "self.need_top_k_sampling |= other.need_top_k_sampling",
         "self.need_top_k_sampling &= other.need_top_k_sampling",
     ),
+    "the parameters of the first rows kept": _info(
+        "join_and_leave",
+        "setattr(self, item, value[keep_indices_device])",
+        "setattr(self, item, value[: len(keep_indices)])",
+    ),
+    "biases merged in the wrong order": _info(
+        "join_and_leave",
+        "self.logit_bias, other.logit_bias, len(self), len(other), self.device",
+        "other.logit_bias, self.logit_bias, len(other), len(self), self.device",
+    ),
     "the bias of the first rows kept": _info(
         "join_and_leave",
         "self.logit_bias = self.logit_bias[keep_indices_device]",
@@ -97,6 +105,10 @@ SERVER: dict[str, Fault] = {
     ),
     "the position of a prefill one too low": _found(
         "retraction", ("runner", _PREFILLED, _PREFILLED.replace("- 1", "- 2"))
+    ),
+    "the position of the longest prompt for all": _found(
+        "at_once",
+        ("runner", _PREFILLED, "else forward_batch.seq_lens * 0 + forward_batch.seq_lens.max()"),
     ),
     "the length as the position of a decode step": _found(
         "retraction",
@@ -121,11 +133,18 @@ EQUIVALENT: dict[str, str] = {
     "mm unregistered": "linear layers reach matmul, and nothing else of a dense model multiplies",
     "bmm unregistered": "a dense model multiplies no batches of matrices",
     "mean.dim unregistered": "on an NPU norms are operators of torch_npu, not means",
+    "the original mm inside the replacement": "linear layers reach matmul, not mm",
+    "greedy rows sampled": "its filter leaves a greedy row one token to draw",
+    "one path for the batch instead of for each row": (
+        "both paths draw by token, and differ only at the edge of a nucleus"
+    ),
+    "the newest token not counted": "counted one step late, and so in every company",
+    "one count for two forward passes": "on the simulated device no two passes overlap",
     "torch_npu not rebound": "a dense model calls the attention of torch.ops.npu alone",
     "seed and position exchanged": "a token still depends on nothing but its own request",
     "the wrong sum from add_rms_norm": "a wrong answer, but the same in every company",
 }
-"""Faults of `FAULTS` in `NEWEST` that change no answer by its company, with the reason."""
+"""Faults of `FAULTS` in `NEWEST` that change no answer by its company here, with the reason."""
 
 
 def judge(faults: Mapping[str, Fault], *, family: str = DEFAULT) -> list[Result]:
@@ -146,7 +165,7 @@ def judge(faults: Mapping[str, Fault], *, family: str = DEFAULT) -> list[Result]
         return isolation.run(
             [GROUP],
             {"family": family, "faults": asked},
-            seconds=SECONDS,
+            seconds=len(faults) * PATIENCE,
             program="tests.faults.serving",
             variables={**environment([tree, ROOT]), **LAUNCH},
         )
