@@ -167,5 +167,10 @@ def test_what_a_client_never_gets_ends_the_run(monkeypatch: pytest.MonkeyPatch) 
     [("enable_mixed_chunk", "from True to False"), ("enable_other", "has no option enable_other")],
 )
 def test_an_option_that_a_release_does_not_take(option: str, message: str) -> None:
+    options: dict[str, Any] = {option: True}
     with pytest.raises(NotApplicable, match=message):
-        Engine("model", **{option: True})
+        Engine("model", **options)
+
+
+def test_a_size_may_be_set_back() -> None:
+    assert not Engine("model", {"enable_mixed_chunk": True}).option("enable_mixed_chunk")

@@ -470,7 +470,7 @@ class _PlainTensors:
     __slots__ = ("_grad", "_mode")
 
     def __enter__(self) -> None:
-        self._mode = torch._C._InferenceMode(False)
+        self._mode: Any = torch._C._InferenceMode(False)
         self._mode.__enter__()
         self._grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
