@@ -81,12 +81,18 @@ MACHINES: dict[str, tuple[dict[str, Any], int, dict[str, str]]] = {
         {**SIMULATED, "schemas.npu_fused_infer_attention_score.default": "wrong"},
     ),
     "an argument that is not passed is not taken": (
-        {"schemas": {ATTENTION: ["Tensor? pse_shift=None, ", ""]}, "own_linear": True},
+        {"schemas": {ATTENTION: ["Tensor? pse_shift=None, ", ""]}},
         0,
+        {**SIMULATED, "schemas.npu_fused_infer_attention_score.default": "note"},
+    ),
+    "a linear layer that passes by the products": (
+        {"own_linear": True},
+        1,
         {
             **SIMULATED,
-            "schemas.npu_fused_infer_attention_score.default": "note",
             "dispatch.aten::linear": "note",
+            "dispatch.layers.linear": "wrong",
+            "dispatch.layers.linear_with_bias": "wrong",
         },
     ),
     "another default": (
@@ -104,7 +110,14 @@ MACHINES: dict[str, tuple[dict[str, Any], int, dict[str, str]]] = {
         {
             **SIMULATED,
             **dict.fromkeys(
-                ("device.available", "cann.version", "sampler.float64", "sampler.uint64"), "unseen"
+                (
+                    "device.available",
+                    "dispatch.layers",
+                    "cann.version",
+                    "sampler.float64",
+                    "sampler.uint64",
+                ),
+                "unseen",
             ),
         },
     ),
@@ -166,6 +179,8 @@ def check_what_the_mode_changes(found: dict[str, dict[str, str]]) -> None:
     owners = ("torch.ops.npu", "torch_npu")
     for name in [f"{owner}.{name}" for owner in owners for name in facts.REBOUND]:
         assert found[f"dispatch.{name}"]["found"] == "replaced in the mode, and given back"
+    calls = found["dispatch.layers.linear"]["found"]
+    assert calls == "calls npu_matmul_batch_invariant"
     assert found["device.available"]["found"] == "1 x Ascend910B (simulated)"
     groups = [name.partition(".")[0] for name in found]
     assert groups == sorted(groups, key=facts.GROUPS.index)

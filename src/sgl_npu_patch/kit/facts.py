@@ -9,7 +9,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -61,6 +61,16 @@ PASSED = frozenset(
     }
 )  # fmt: skip
 """The arguments of the fused attention that some release of SGLang passes."""
+
+_PRODUCTS = frozenset({"npu_mm_batch_invariant", "npu_matmul_batch_invariant"})
+_LOG_SOFTMAX = frozenset({"npu_log_softmax_batch_invariant"})
+_LAYERS: Mapping[str, tuple[frozenset[str], Callable[[Any, Any, Any], Any]]] = {
+    "linear": (_PRODUCTS, lambda torch, x, w: torch.nn.functional.linear(x, w)),
+    "linear_with_bias": (_PRODUCTS, lambda torch, x, w: torch.nn.functional.linear(x, w, w[:, 0])),
+    "logits": (_PRODUCTS, lambda torch, x, w: torch.matmul(x, w.T)),
+    "log_softmax": (_LOG_SOFTMAX, lambda torch, x, w: torch.log_softmax(x, dim=-1)),
+}
+"""What SGLang's layers call in a forward pass, and of which operators they must reach one."""
 
 _KEY = "PrivateUse1"
 """What the dispatcher calls the NPU."""
@@ -184,7 +194,8 @@ def collect(mode: Mode, *, guarded: bool = True) -> Seen:
         device = _device(seen, torch)
         _extension(seen, torch)
         _schemas(seen, torch)
-        _dispatch(seen, torch, torch_npu, mode)
+        if _dispatch(seen, torch, torch_npu, mode):
+            _layers(seen, torch, mode, device)
     # Where a device answers, CANN is there, whatever its version.
     _cann(seen, NOTE if device else UNSEEN)
     _environment(seen, guarded)
@@ -383,8 +394,8 @@ def _form(argument: Any) -> str:
     return f"{kind}{default}{' (keyword)' if argument.kwarg_only else ''}"
 
 
-def _dispatch(seen: Seen, torch: Any, torch_npu: Any, mode: Mode) -> None:
-    """Enter the mode once, and see that every operator is another one meanwhile."""
+def _dispatch(seen: Seen, torch: Any, torch_npu: Any, mode: Mode) -> bool:
+    """See that every operator is another one in the mode; report whether it can be entered."""
     before, objects = _rows(torch), dict(_attributes(torch, torch_npu))
     try:
         with mode():
@@ -392,7 +403,7 @@ def _dispatch(seen: Seen, torch: Any, torch_npu: Any, mode: Mode) -> None:
             norm = _norm_differs(torch, torch_npu, objects)
     except Exception as error:  # noqa: BLE001
         seen.tell("dispatch.enable", WRONG, brief(error), "see what is wrong with the extension")
-        return
+        return False
     after, left = _rows(torch), dict(_attributes(torch, torch_npu))
     seen.tell("dispatch.enable", OK, "the mode can be entered and left")
     for name in ATEN:
@@ -416,6 +427,63 @@ def _dispatch(seen: Seen, torch: Any, torch_npu: Any, mode: Mode) -> None:
     seen.tell(
         f"schemas.{ADD_RMS_NORM}", WRONG if norm else OK, norm or "it takes the same arguments"
     )
+    return True
+
+
+def _layers(seen: Seen, torch: Any, mode: Mode, device: bool) -> None:
+    """Run a server's layers forward in the mode, and see that each calls what replaces it.
+
+    The dispatcher's table cannot tell: a device may have one kernel for a whole layer, which calls
+    none of the operators in it.
+    """
+    if not device:
+        seen.tell("dispatch.layers", UNSEEN, "needs a device")
+        return
+    for name, (needed, layer) in _LAYERS.items():
+        fact = f"dispatch.layers.{name}"
+        try:
+            with _called(torch) as calls, mode():
+                tokens, weight = (torch.ones(2, 8, dtype=torch.bfloat16).to("npu") for _ in "xw")
+                # Releases run their model in one or the other.
+                for context in (torch.no_grad, torch.inference_mode):
+                    calls.append([])
+                    with context():
+                        layer(torch, tokens, weight)
+        except Exception as error:  # noqa: BLE001
+            seen.tell(fact, WRONG, brief(error))
+            continue
+        found = sorted({operator for made in calls for operator in made})
+        told = f"calls {', '.join(found)}" if found else "calls no operator of the extension"
+        if all(needed & {*made} for made in calls):
+            seen.tell(fact, OK, told)
+        else:
+            why = "deterministic inference is not possible with this torch_npu: report it"
+            seen.tell(fact, WRONG, told, why)
+
+
+@contextmanager
+def _called(torch: Any) -> Iterator[list[list[str]]]:
+    """Note each call of the extension's products and log-softmax in the last of these lists."""
+    calls: list[list[str]] = []
+    extension = getattr(torch.ops, EXTENSION)
+    operators = {
+        name: getattr(extension, name) for name in {*_PRODUCTS, *_LOG_SOFTMAX} & {*vars(extension)}
+    }
+
+    def noted(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[-1].append(name)
+            return operators[name](*args, **kwargs)
+
+        return call
+
+    for name in operators:
+        setattr(extension, name, noted(name))
+    try:
+        yield calls
+    finally:
+        for name, operator in operators.items():
+            setattr(extension, name, operator)
 
 
 def _rows(torch: Any) -> dict[str, str]:
