@@ -185,7 +185,7 @@ def test_a_failed_scenario_fails(tree: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert done.code == 1
     assert "FAIL server.copies\n  found    a message\n" in done.stdout.decode()
     ((groups, request, options),) = stub.asked
-    assert (groups, request) == (["server"], {"only": ["server.copies"], "family": "qwen3"})
+    assert (groups, request) == (["server"], {"only": ["server.copies"], "model": "qwen3"})
     assert options["program"] == "sgl_npu_patch.verify.server"
     assert options["variables"]["PYTHONPATH"].startswith(str(tree.resolve()))
     assert options["variables"]["ASCEND_USE_FIA"] == "1"
@@ -222,7 +222,7 @@ def test_the_process_can_be_started_where_nothing_of_the_extra_is(tmp_path: Path
     """It says what is missing, for every scenario."""
     if importlib.util.find_spec("transformers") is not None:
         (tmp_path / "transformers.py").write_text("raise ImportError('no transformers')\n")
-    request = {"only": ["server.copies"], "family": "qwen3"}
+    request = {"only": ["server.copies"], "model": "qwen3"}
     found = isolation.run(
         [servers.GROUP],
         request,

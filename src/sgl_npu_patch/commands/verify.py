@@ -59,8 +59,18 @@ def run(
         str | None,
         typer.Option(
             "--model",
-            metavar="qwen3|qwen2|llama",
-            help="The family of the server's tiny model; qwen3 unless given.",
+            metavar="FAMILY",
+            help="The family of the server's tiny model: qwen3 (unless given), qwen2, qwen2-128, "
+            "llama, llama-128, qwen3-moe or deepseek-v2.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The config.json of a model that the server's is to be like, only smaller.",
             show_default=False,
         ),
     ] = None,
@@ -96,7 +106,7 @@ def run(
     """Check a patched tree: by its text, and by executing it on a simulated NPU."""
     from sgl_npu_patch.reports import codec
     from sgl_npu_patch.verify.run import verify
-    from sgl_npu_patch.verify.server.models import DEFAULT, FAMILIES
+    from sgl_npu_patch.verify.server.models import DEFAULT, FAMILIES, Model, read_config, shrunk
 
     measured = None
     if receipt is not None:
@@ -106,10 +116,16 @@ def run(
     for asked, option in ((layers, "--layers"), (server, "--server")):
         if static and asked:
             raise UsageError(f"{option} executes the tree, which --static forbids: choose one")
-    if model is not None and not server:
-        raise UsageError("--model is the model of the server: pass --server too")
+    for given, option in ((model, "--model"), (config, "--config")):
+        if given is not None and not server:
+            raise UsageError(f"{option} is about the model of the server: pass --server too")
+    if model is not None and config is not None:
+        raise UsageError("--model and --config both choose the model: give one of them")
     if model not in (None, *FAMILIES):
         raise UsageError(f"no family {model!r}: choose one of {', '.join(FAMILIES)}")
+    tiny: Model = model or DEFAULT
+    if config is not None:
+        tiny = shrunk(read_config(options.read_path(config, "FILE")))
     with ExitStack() as trees:
         tree = trees.enter_context(opened(path, rev))
         original = None
@@ -123,7 +139,7 @@ def run(
             base=original,
             static_only=static,
             layers=layers,
-            server=(model or DEFAULT) if server else None,
+            server=tiny if server else None,
             torch_npu=torch_npu,
             receipt=measured,
             only=only or (),

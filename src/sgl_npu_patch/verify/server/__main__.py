@@ -40,7 +40,7 @@ def main() -> None:
     answer({"declared": [{"id": i, "seam": "", "meaning": m, "gap": ""} for i, m in declared]})
     code = 0
     try:
-        model = models.make(request["family"], Path(request["scratch"]) / "model")
+        model = models.make(request["model"], Path(request["scratch"]) / "model")
         # Imported once, for all of the processes; the second imports every model.
         for name in ("managers.scheduler", "models.registry"):
             import_module(f"sglang.srt.{name}")

@@ -13,7 +13,7 @@ from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
 from sgl_npu_patch.simulator.environment import environment
 from sgl_npu_patch.verify import isolation
-from sgl_npu_patch.verify.server.models import DEFAULT
+from sgl_npu_patch.verify.server.models import DEFAULT, Model
 
 GROUP: Final = "server"
 STARTS: Final = "server.starts"
@@ -46,12 +46,12 @@ def require_extra() -> None:
         )
 
 
-def check(tree: SourceTree, only: Sequence[str] = (), *, family: str = DEFAULT) -> list[Result]:
+def check(tree: SourceTree, only: Sequence[str] = (), *, model: Model = DEFAULT) -> list[Result]:
     """Run the scenarios on a tree's server.
 
     Args:
         only: ids of scenarios to run, all if empty.
-        family: the model's, a key of `models.FAMILIES`.
+        model: what `models.make` makes.
     """
     if only and not any(name.startswith(f"{GROUP}.") for name in only):
         return []
@@ -59,7 +59,7 @@ def check(tree: SourceTree, only: Sequence[str] = (), *, family: str = DEFAULT) 
         variables = environment([(root / tree.package).parent])
         found = isolation.run(
             [GROUP],
-            {"only": list(only), "family": family},
+            {"only": list(only), "model": model},
             seconds=SECONDS,
             program="sgl_npu_patch.verify.server",
             variables={**variables, **LAUNCH},
