@@ -27,12 +27,20 @@ OPERATORS = (
     "npu_fused_infer_attention_score_v2.out",
     "npu_format_cast",
     "npu_gemma_rms_norm",
+    "npu_grouped_matmul",
+    "npu_interleave_rope",
+    "npu_kv_rmsnorm_rope_cache",
+    "npu_moe_finalize_routing",
+    "npu_moe_gating_top_k",
+    "npu_moe_gating_top_k_softmax",
+    "npu_moe_init_routing_v2",
     "npu_mrope",
     "npu_rms_norm",
     "npu_rotary_mul",
     "npu_scatter_nd_update_",
     "npu_swiglu",
     "npu_top_k_top_p",
+    "npu_transpose_batchmatmul",
 )
 """What the simulation defines, or a check may add to it."""
 

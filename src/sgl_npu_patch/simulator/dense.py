@@ -26,7 +26,8 @@ def rotate(
     return joined.to(heads.dtype)
 
 
-def _refuse(operator: str, **options: Any) -> None:
+def refuse(operator: str, **options: Any) -> None:
+    """Raise NotImplementedError if any of these options is set."""
     for name, value in options.items():
         if value:
             raise NotImplementedError(f"the simulated {operator} takes no {name}={value!r}")
@@ -44,7 +45,7 @@ def _mrope(
     cache_mode: str | None = "default",
 ) -> tuple[torch.Tensor, ...]:
     axes = [section for section in mrope_section or () if section]
-    _refuse("npu_mrope", mrope_section=axes, cache_mode=cache_mode != "default" and cache_mode)
+    refuse("npu_mrope", mrope_section=axes, cache_mode=cache_mode != "default" and cache_mode)
     table = cpu(cos_sin_cache)[cpu(positions).long().flatten()]
     cos, sin = table.chunk(2, -1)
     width = table.shape[-1]
@@ -65,8 +66,8 @@ def _rotary_mul(
     rotary_mode: str = "half",
     rotate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    _refuse("npu_rotary_mul", rotary_mode=rotary_mode != "half" and rotary_mode)
-    _refuse("npu_rotary_mul", rotate=rotate is not None)
+    refuse("npu_rotary_mul", rotary_mode=rotary_mode != "half" and rotary_mode)
+    refuse("npu_rotary_mul", rotate=rotate is not None)
     host, cos, sin = (cpu(each).float() for each in (tensor, r1, r2))
     first, second = host.chunk(2, -1)
     return npu((host * cos + torch.cat((-second, first), -1) * sin).to(tensor.dtype))
@@ -109,7 +110,7 @@ def _format_cast(
     input_dtype: int | None = None,
 ) -> torch.Tensor:
     """Copy: how the device lays memory out shows in no value."""
-    _refuse("npu_format_cast", customize_dtype=customize_dtype, input_dtype=input_dtype)
+    refuse("npu_format_cast", customize_dtype=customize_dtype, input_dtype=input_dtype)
     return npu(cpu(tensor).clone())
 
 

@@ -124,6 +124,23 @@ def install(backend: Backend | None = None) -> None:
         original = torch.library.get_kernel(f"aten::{name}", "CPU")
         aten.impl(name, _unpinned(original), "CPU", with_keyset=True)
     aten.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
+    _let_storages_be_emptied()
+
+
+def _let_storages_be_emptied() -> None:
+    """Let `UntypedStorage.resize_(0)` free device memory, whose tensors cannot be read any more."""
+    native: Any = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if storage.device.type != NPU:
+            resized: torch.UntypedStorage = native(storage, size)
+            return resized
+        if size:
+            raise NotImplementedError(f"resizing device memory to {size} bytes is not simulated")
+        setattr(storage, _HOST_MEMORY, None)
+        return storage
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
 
 
 def be_adversarial() -> None:
@@ -185,7 +202,7 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"not an npu tensor: {tensor.device}")
     memory = getattr(tensor.untyped_storage(), _HOST_MEMORY, None)
     if memory is None:
-        raise RuntimeError("an npu tensor that the simulator did not make")
+        raise RuntimeError("an npu tensor that was freed, or that the simulator did not make")
     # A view of nothing is made faster than a tensor of its own.
     return (
         _empty(tensor.dtype)

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from sgl_npu_patch.simulator import (
     dense,
     device,
+    experts,
     extension,
     runtime,
     schemas,
@@ -50,7 +51,8 @@ where they are not installed, an import of them is not yet an error."""
 def install_torch_npu(spec: ModuleSpec | None) -> None:
     """Register the device with all of its operators, and put torch_npu into `sys.modules`."""
     device.install(runtime.Runtime())
-    module: Any = torch_npu.install(schemas.DEFAULT, **torch_npu.LAYER_KERNELS, **dense.KERNELS)
+    kernels = {**torch_npu.LAYER_KERNELS, **dense.KERNELS, **experts.KERNELS}
+    module: Any = torch_npu.install(schemas.DEFAULT, **kernels)
     module.__spec__ = spec
     module.__getattr__ = _operator
     module._autoload = lambda: None

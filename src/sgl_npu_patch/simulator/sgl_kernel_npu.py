@@ -1,4 +1,4 @@
-"""Kernels of sgl_kernel_npu that dense models use; all its other parts raise by name.
+"""Kernels of sgl_kernel_npu that models use; all its other parts raise by name.
 
 It is on no index, so that what it takes is known from its callers in SGLang.
 """
@@ -148,8 +148,17 @@ def _fused_rope_qk_mqa(
     return found
 
 
+def _l1_norm(tensor: torch.Tensor) -> torch.Tensor:
+    """Divide each row by the sum of its elements' sizes."""
+    host = cpu(tensor).double()
+    normed = npu((host / host.abs().sum(-1, keepdim=True)).to(tensor.dtype))
+    tell(f"{PACKAGE}::l1_norm", (), {}, normed)
+    return normed
+
+
 PARTS: Parts = {
     f"{PACKAGE}.mem_cache.allocator": {"alloc_extend_kernel": Kernel(_alloc_extend)},
     f"{PACKAGE}.norm.fused_rope_qk_mqa": {"fused_rope_qk_mqa": _fused_rope_qk_mqa},
+    f"{PACKAGE}.norm.l1_norm": {"l1_norm": _l1_norm},
     f"{PACKAGE}.norm.split_qkv_rmsnorm_rope": {"split_qkv_rmsnorm_rope": _split_qkv_rmsnorm_rope},
 }
