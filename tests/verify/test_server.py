@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sgl_npu_patch.engine.model import Result
+from sgl_npu_patch.simulator import uncovered
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.server import __main__ as process
@@ -237,8 +239,16 @@ def test_the_process_can_be_started_where_nothing_of_the_extra_is(tmp_path: Path
     assert replace(found[1], message="") != found[1]
 
 
-@pytest.mark.parametrize("option", [["--model", "qwen2"], ["--server", "--model", "gpt2"]])
-def test_a_model_is_for_the_server(tree: Path, option: list[str]) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--model", "qwen2"],
+        ["--server", "--model", "gpt2"],
+        ["--adversarial", "attention"],
+        ["--server", "--adversarial", "products"],
+    ],
+)
+def test_options_of_the_server(tree: Path, option: list[str]) -> None:
     assert run("verify", tree, *option).code == 2
 
 
@@ -251,3 +261,43 @@ def test_a_real_server() -> None:
         "server.copies": "pass",
         "server.penalties": "pass",
     }
+
+
+def _answers_of(kernel: str, fault: str = "") -> Company:
+    """Return the company of a server with a kernel that is not covered, and maybe a fault too."""
+    asked = company(fault)
+    run = asked.engine.run
+
+    def with_kernel(requests: Sequence[Request], *, flush: bool = True) -> list[Answer]:
+        answers = run(requests, flush=flush)
+        logits = torch.ones(1, dtype=torch.bfloat16)
+        moved = uncovered.unreplaced(kernel, logits, len(requests))
+        return [replace(each, inputs=(float(moved),)) for each in answers]
+
+    asked.engine.run = with_kernel  # type: ignore[method-assign]
+    return asked
+
+
+def test_what_a_kernel_does_that_nothing_replaces_fails_no_tree() -> None:
+    event, ended = process.verdict(SCENARIOS["server.copies"], _answers_of("npu_product"))
+    assert (event["verdict"], ended) == ("not-applicable", False)
+    assert event["message"].startswith(
+        "not covered: npu_product, which nothing makes batch-invariant: greedy, 1 tokens, beside 1 "
+    )
+    # Alone it always gets the same, and there is nothing to excuse.
+    event, _ = process.verdict(SCENARIOS["server.alone_again"], _answers_of("npu_product"))
+    assert event["verdict"] == "pass"
+
+
+def test_nor_does_it_excuse_what_else_is_wrong() -> None:
+    event, _ = process.verdict(SCENARIOS["server.copies"], _answers_of("npu_product", "copies"))
+    assert event["verdict"] == "fail"
+    assert "logprob 1 differs" in event["message"]
+
+
+def test_a_second_run_makes_the_same_requests() -> None:
+    asked = company()
+    asked.neighbour(0)
+    again = asked.afresh()
+    assert [asked.neighbour(turn) for turn in range(5)] == [again.neighbour(t) for t in range(5)]
+    assert asked.subjects == again.subjects

@@ -74,6 +74,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    adversarial: Annotated[
+        str | None,
+        typer.Option(
+            "--adversarial",
+            metavar="attention",
+            help="Let attention on the server's NPU follow how a prompt is cut into calls too.",
+            show_default=False,
+        ),
+    ] = None,
     torch_npu: Annotated[
         str | None,
         typer.Option(
@@ -105,8 +114,10 @@ def run(
 ) -> int:
     """Check a patched tree: by its text, and by executing it on a simulated NPU."""
     from sgl_npu_patch.reports import codec
+    from sgl_npu_patch.simulator.environment import OF_ATTENTION
     from sgl_npu_patch.verify.run import verify
     from sgl_npu_patch.verify.server.models import DEFAULT, FAMILIES, Model, read_config, shrunk
+    from sgl_npu_patch.verify.server.run import Server
 
     measured = None
     if receipt is not None:
@@ -116,9 +127,11 @@ def run(
     for asked, option in ((layers, "--layers"), (server, "--server")):
         if static and asked:
             raise UsageError(f"{option} executes the tree, which --static forbids: choose one")
-    for given, option in ((model, "--model"), (config, "--config")):
+    for given, option in ((model, "--model"), (config, "--config"), (adversarial, "--adversarial")):
         if given is not None and not server:
-            raise UsageError(f"{option} is about the model of the server: pass --server too")
+            raise UsageError(f"{option} is about the server: pass --server too")
+    if adversarial not in (None, OF_ATTENTION):
+        raise UsageError(f"nothing to be adversarial about in {adversarial!r}: try {OF_ATTENTION}")
     if model is not None and config is not None:
         raise UsageError("--model and --config both choose the model: give one of them")
     if model not in (None, *FAMILIES):
@@ -139,7 +152,7 @@ def run(
             base=original,
             static_only=static,
             layers=layers,
-            server=tiny if server else None,
+            server=Server(tiny, adversarial or "") if server else None,
             torch_npu=torch_npu,
             receipt=measured,
             only=only or (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,19 +24,30 @@ _SUPPORTED = {
     "softmax_lse_flag",
     "workspace",
     "out",
+    "query_rope",
+    "key_rope",
 }
 _CAUSAL = (2, 3)
 
+Bits = Callable[[torch.Tensor, int, int], torch.Tensor]
+"""Takes the result of a sequence, its number of queries and of keys; returns other last bits."""
+
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    bits: Bits = lambda result, queries, keys: result,
+    **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return attention, log-sum-exp (empty unless asked for) and the number of sequences.
 
     Layouts BSH, BSND, BNSD and TND; keys and values dense or paged through `block_table`; a boolean
     `atten_mask` over (query, key) positions that is true where nothing is attended to;
-    `sparse_mode` 0, or 2 and 3 for causal from the top left and from the bottom right. Raises
-    NotImplementedError for any other option.
+    `sparse_mode` 0, or 2 and 3 for causal from the top left and from the bottom right; the rotated
+    part of heads apart, in `query_rope` and `key_rope`. Raises NotImplementedError for any other
+    option.
     """
     unknown = {name for name, given in options.items() if given is not None} - _SUPPORTED
     if unknown:
@@ -46,24 +58,35 @@ def attend(
     scale = options.get("scale", 1.0)
     mask = options.get("atten_mask")
     mode = options.get("sparse_mode", 0)
-    queries = _sequences(query, layout, heads, options.get("actual_seq_lengths"))
     lengths = options.get("actual_seq_lengths_kv")
-    if options.get("block_table") is not None:
-        keys = _pages(key, kv_heads, options["block_table"], lengths)
-        values = _pages(value, kv_heads, options["block_table"], lengths)
-    else:
-        keys = _sequences(key, layout, kv_heads, lengths)
-        values = _sequences(value, layout, kv_heads, lengths)
+
+    def queries_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+        return _sequences(tensor, layout, heads, options.get("actual_seq_lengths"))
+
+    def keys_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+        if options.get("block_table") is not None:
+            return _pages(tensor, kv_heads, options["block_table"], lengths)
+        return _sequences(tensor, layout, kv_heads, lengths)
+
+    queries, keys, values = queries_of(query), keys_of(key), keys_of(value)
+    if options.get("query_rope") is not None:
+        queries = _beside(queries, queries_of(options["query_rope"]))
+        keys = _beside(keys, keys_of(options["key_rope"]))
     attended: list[torch.Tensor] = []
     sums: list[torch.Tensor] = []
     for number, (q, k, v) in enumerate(zip(queries, keys, values, strict=True)):
         hidden = _hidden(q.shape[0], k.shape[0], mode, _mask_of(mask, number))
         result, lse = _one(q, k, v, scale, hidden)
-        attended.append(result)
+        attended.append(bits(result.to(query.dtype), q.shape[0], k.shape[0]).double())
         sums.append(lse)
     output = _joined(attended, query, layout)
     lse = torch.cat(sums) if options.get("softmax_lse_flag") else torch.empty(0)
     return output, lse, len(attended)
+
+
+def _beside(parts: list[torch.Tensor], others: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Put the two parts of each sequence's heads together."""
+    return [torch.cat(pair, -1) for pair in zip(parts, others, strict=True)]
 
 
 def _one(

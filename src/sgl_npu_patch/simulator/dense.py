@@ -29,7 +29,7 @@ def rotate(
 def refuse(operator: str, **options: Any) -> None:
     """Raise NotImplementedError if any of these options is set."""
     for name, value in options.items():
-        if value:
+        if isinstance(value, torch.Tensor) or value:
             raise NotImplementedError(f"the simulated {operator} takes no {name}={value!r}")
 
 

@@ -140,7 +140,7 @@ def _let_storages_be_emptied() -> None:
         setattr(storage, _HOST_MEMORY, None)
         return storage
 
-    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
 
 
 def be_adversarial() -> None:
@@ -221,7 +221,11 @@ def in_last_bits(result: torch.Tensor, batch: int) -> torch.Tensor:
 
     Batches of 1 to 8 all differ from each other, and any larger one from those.
     """
-    steps = batch - 1 if batch <= 8 else 8 + batch.bit_length()
+    return moved(result, batch - 1 if batch <= 8 else 8 + batch.bit_length())
+
+
+def moved(result: torch.Tensor, steps: int) -> torch.Tensor:
+    """Return `result` so many units in the last place up, where it is neither zero nor infinite."""
     if not result.is_floating_point():
         return result
     shifted = result

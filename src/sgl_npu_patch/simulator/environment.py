@@ -12,6 +12,8 @@ PACKAGES = Path(__file__).parent / "packages"
 
 ADVERSARIAL = "SGL_NPU_PATCH_ADVERSARIAL"
 """At 0, only the kernels that the patch replaces depend on the batch, not every reduction."""
+OF_ATTENTION = "attention"
+"""With this value, attention follows how a sequence is cut into calls too."""
 
 _FIXED = {
     # Of torch: load the device, and trace nothing past its kernels.

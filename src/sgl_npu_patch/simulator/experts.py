@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from sgl_npu_patch.simulator.dense import refuse
-from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu
+from sgl_npu_patch.simulator.device import cpu, npu
+from sgl_npu_patch.simulator.uncovered import unreplaced
 
 _NUMBERS = {torch.float16: 5, torch.float32: 6, torch.bfloat16: 15}
 """What torch numbers types by, where an operator takes one as an integer."""
@@ -120,10 +121,10 @@ def _grouped_matmul(
     counts = groups if group_list_type == _COUNTED else groups.diff(prepend=groups.new_zeros(1))
     refuse(name, output_dtype=output_dtype not in (None, _NUMBERS.get(host.dtype)))
     parts = []
-    for rows, matrix in zip(host.split(counts.tolist()), matrices, strict=True):
+    for rows, matrix in zip(torch.split(host, counts.tolist()), matrices, strict=True):
         product = [row[None].double() @ matrix.double() for row in rows]
         exact = torch.cat([rows.new_zeros(0, matrix.shape[1]).double(), *product])
-        parts.append(in_last_bits(exact.to(host.dtype), max(len(rows), 1)))
+        parts.append(unreplaced(name, exact.to(host.dtype), max(len(rows), 1)))
     return [npu(torch.cat(parts))]
 
 
@@ -145,7 +146,7 @@ def _finalize_routing(
     host, weights = cpu(expanded_permuted_rows), cpu(scales).double()
     parts = host[cpu(expanded_src_to_dst_row).long()].reshape(*weights.shape, -1).double()
     total = (parts * weights[..., None]).sum(1).to(host.dtype)
-    return npu(in_last_bits(total, total.shape[0]))
+    return npu(unreplaced(name, total, total.shape[0]))
 
 
 KERNELS: dict[str, Callable[..., Any]] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from sgl_npu_patch.simulator import schemas
 from sgl_npu_patch.simulator.attention import attend
 from sgl_npu_patch.simulator.device import NPU, cpu, npu, tell
+from sgl_npu_patch.simulator.uncovered import by_cut
 
 Version = Literal["1.0.0", "2.0.0"]
 
@@ -214,7 +216,8 @@ _WIDER: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 
 
 def _attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    attended, lse, _ = attend(*map(cpu, args), **schemas.on_host(kwargs))
+    bits = partial(by_cut, ATTENTION)
+    attended, lse, _ = attend(*map(cpu, args), bits=bits, **schemas.on_host(kwargs))
     return npu(attended), npu(lse)
 
 

@@ -23,14 +23,16 @@ from sgl_npu_patch.simulator import (
     device,
     experts,
     extension,
+    latent,
     runtime,
     schemas,
     sgl_kernel_npu,
     torch_npu,
     torchair,
+    uncovered,
     unsimulated,
 )
-from sgl_npu_patch.simulator.environment import ADVERSARIAL
+from sgl_npu_patch.simulator.environment import ADVERSARIAL, OF_ATTENTION
 
 _MODULES = (
     "torch_npu._C",
@@ -51,7 +53,7 @@ where they are not installed, an import of them is not yet an error."""
 def install_torch_npu(spec: ModuleSpec | None) -> None:
     """Register the device with all of its operators, and put torch_npu into `sys.modules`."""
     device.install(runtime.Runtime())
-    kernels = {**torch_npu.LAYER_KERNELS, **dense.KERNELS, **experts.KERNELS}
+    kernels = {**torch_npu.LAYER_KERNELS, **dense.KERNELS, **experts.KERNELS, **latent.KERNELS}
     module: Any = torch_npu.install(schemas.DEFAULT, **kernels)
     module.__spec__ = spec
     module.__getattr__ = _operator
@@ -77,6 +79,8 @@ def install_torch_npu(spec: ModuleSpec | None) -> None:
     _let_triton_see_memory()
     if os.environ.get(ADVERSARIAL) != "0":
         device.be_adversarial()
+    if os.environ.get(ADVERSARIAL) == OF_ATTENTION:
+        uncovered.cut_attention()
 
 
 def install_extension(spec: ModuleSpec | None) -> None:

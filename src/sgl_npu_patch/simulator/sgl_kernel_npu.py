@@ -12,6 +12,7 @@ import torch
 
 from sgl_npu_patch.simulator.dense import rotate
 from sgl_npu_patch.simulator.device import cpu, npu, tell
+from sgl_npu_patch.simulator.latent import OF_SGL_KERNEL_NPU
 from sgl_npu_patch.simulator.unsimulated import Parts
 
 PACKAGE = "sgl_kernel_npu"
@@ -67,9 +68,12 @@ def _alloc_extend_operator(
 
 
 def install_operators() -> None:
-    """Register the operators that importing the package adds, which SGLang 0.5.3 calls."""
+    """Register the operators that importing the package adds; SGLang 0.5.3 calls the first."""
     if hasattr(torch.ops.npu, "alloc_extend"):
         return
+    for name, (schema, kernel) in OF_SGL_KERNEL_NPU.items():
+        _LIBRARY.define(name + schema)
+        _LIBRARY.impl(name, kernel, "PrivateUse1")
     _LIBRARY.define(
         "alloc_extend(Tensor pre_lens, Tensor seq_lens, Tensor last_loc, Tensor free_pages, "
         "int pages_size, Tensor(a!) out_indices, Tensor num_new_pages) -> ()"

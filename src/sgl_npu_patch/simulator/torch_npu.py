@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,8 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sgl_npu_patch.simulator import schemas
 from sgl_npu_patch.simulator.attention import attend
 from sgl_npu_patch.simulator.device import cpu, in_last_bits, npu, tell
+from sgl_npu_patch.simulator.uncovered import by_cut
 
 NAMESPACE = "npu"
+ATTENTION = "npu_fused_infer_attention_score"
 LARGEST_TOP_K = 1024
 
 handlers: dict[str, type] = {}
@@ -188,7 +191,8 @@ def _sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    attended, lse, sequences = attend(*map(cpu, args), **schemas.on_host(kwargs))
+    bits = partial(by_cut, ATTENTION)
+    attended, lse, sequences = attend(*map(cpu, args), bits=bits, **schemas.on_host(kwargs))
     return npu(in_last_bits(attended, sequences)), npu(in_last_bits(lse, sequences))
 
 
@@ -314,7 +318,7 @@ def _check_thresholds(
 NATIVE_KERNELS: dict[str, Callable[..., Any]] = {
     "npu_rms_norm": _rms_norm,
     "npu_add_rms_norm": _add_rms_norm,
-    "npu_fused_infer_attention_score": _attention,
+    ATTENTION: _attention,
     "npu_fused_infer_attention_score__out": _attention_out,
     "_npu_fused_infer_attention_score_get_max_workspace": _max_workspace,
     "npu_top_k_top_p": _top_k_top_p,

@@ -23,7 +23,7 @@ from sgl_npu_patch.verify.static.judged import Judged, judge
 
 if TYPE_CHECKING:
     from sgl_npu_patch.kit.receipt import Receipt
-    from sgl_npu_patch.verify.server.models import Model
+    from sgl_npu_patch.verify.server.run import Server
 
 SIMULATED = "2.10.0"
 """The torch_npu whose operators are simulated."""
@@ -57,7 +57,7 @@ def verify(
     base: SourceTree | None = None,
     static_only: bool = False,
     layers: bool = False,
-    server: Model | None = None,
+    server: Server | None = None,
     torch_npu: str | None = None,
     receipt: Receipt | None = None,
     only: Sequence[str] = (),
@@ -69,8 +69,7 @@ def verify(
         base: the unpatched tree to compare with.
         static_only: execute nothing of the tree.
         layers: run the tree's layers on a simulated NPU whose own kernels depend on the batch.
-        server: run the tree's own server on that NPU, with requests alone and together, and this
-            model, None for not at all.
+        server: run the tree's own server on that NPU, with requests alone and together.
         torch_npu: version, wheel or folder whose operators the tree's calls must fit.
         receipt: what a kit measured on a device.
         only: ids of checks and names of seams to take, all if empty; a tree that is not patched
@@ -116,7 +115,7 @@ def verify(
         results += _behaviour(tree, judged, base, layers=layers, only=only)
     if server is not None:
         tell("the tree's own server on a simulated NPU")
-        results += servers.check(tree, only, model=server)
+        results += servers.check(tree, only, server)
     if receipt is not None:
         from sgl_npu_patch.kit import receipt as receipts
 

@@ -62,6 +62,13 @@ class Company:
         self._subjects: list[Subject] = []
         self.compared = 0
 
+    def afresh(self) -> Company:
+        """Return one that will make the same requests as this one, and knows no answers yet."""
+        other = Company(self.engine, self._vocabulary)
+        other.random.setstate(self.random.getstate())
+        other._subjects = self._subjects
+        return other
+
     def prompt(self, length: int) -> tuple[int, ...]:
         """Return a prompt of tokens that are not special."""
         return tuple(self.random.randrange(3, self._vocabulary) for _ in range(length))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Final
 
@@ -11,7 +12,7 @@ from sgl_npu_patch.engine.errors import Refused
 from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
-from sgl_npu_patch.simulator.environment import environment
+from sgl_npu_patch.simulator.environment import ADVERSARIAL, environment
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.server.models import DEFAULT, Model
 
@@ -46,20 +47,33 @@ def require_extra() -> None:
         )
 
 
-def check(tree: SourceTree, only: Sequence[str] = (), *, model: Model = DEFAULT) -> list[Result]:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How the server is run.
+
+    Attributes:
+        model: what `models.make` makes.
+        adversarial: what follows more than the batch, `environment.OF_ATTENTION` or nothing.
+    """
+
+    model: Model = DEFAULT
+    adversarial: str = ""
+
+
+def check(tree: SourceTree, only: Sequence[str] = (), server: Server = Server()) -> list[Result]:
     """Run the scenarios on a tree's server.
 
     Args:
         only: ids of scenarios to run, all if empty.
-        model: what `models.make` makes.
     """
     if only and not any(name.startswith(f"{GROUP}.") for name in only):
         return []
     with as_folder(tree) as root:
-        variables = environment([(root / tree.package).parent])
+        given = {**os.environ, **({ADVERSARIAL: server.adversarial} if server.adversarial else {})}
+        variables = environment([(root / tree.package).parent], given)
         found = isolation.run(
             [GROUP],
-            {"only": list(only), "model": model},
+            {"only": list(only), "model": server.model},
             seconds=SECONDS,
             program="sgl_npu_patch.verify.server",
             variables={**variables, **LAUNCH},
