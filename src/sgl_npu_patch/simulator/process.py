@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from sgl_npu_patch.simulator import (
+    acl,
     dense,
     device,
     experts,
@@ -97,6 +98,11 @@ def install_sgl_kernel_npu() -> None:
 def install_torchair() -> None:
     """Let every module of torchair be imported."""
     _install_parts(torchair.PACKAGE, torchair.PARTS)
+
+
+def install_acl() -> None:
+    """Let every part of acl be named."""
+    _install_parts(acl.PACKAGE, acl.PARTS)
 
 
 def _install_parts(package: str, parts: unsimulated.Parts) -> None:

@@ -16,6 +16,8 @@ VOCABULARY = 512
 CONTEXT = 8192
 WIDTH = 64
 _MOST_LAYERS = 8
+_LATENT_HEADS = 8
+"""Fewer than eight of MLA run another operator in decode."""
 
 _WHOLE: Mapping[str, Any] = {
     "hidden_size": WIDTH,
@@ -49,7 +51,8 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         **_WHOLE,
         **_EXPERTS,
         "model_type": "deepseek_v2",
-        "num_key_value_heads": 2,
+        "num_attention_heads": _LATENT_HEADS,
+        "num_key_value_heads": _LATENT_HEADS,
         "q_lora_rank": None,
         "kv_lora_rank": 512,
         "qk_nope_head_dim": 128,
@@ -57,9 +60,13 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "v_head_dim": 128,
         "head_dim": 64,
         "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
         "n_routed_experts": 4,
         "n_shared_experts": 1,
         "topk_method": "greedy",
+        "scoring_func": "softmax",
+        "n_group": 1,
+        "topk_group": 1,
         "rope_scaling": {
             "type": "yarn",
             "factor": 2.0,
@@ -124,13 +131,14 @@ def shrunk(config: Mapping[str, Any]) -> dict[str, Any]:
     groups = config.get("num_key_value_heads") or heads
     kept = {name: value for name, value in config.items() if name not in _LEFT_OUT}
     layers = _layers(config)
+    few = min(heads, _LATENT_HEADS if config.get("kv_lora_rank") else 2)
     kept |= {
         "num_hidden_layers": layers,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2 if groups == heads else 1,
+        "num_attention_heads": few,
+        "num_key_value_heads": few if groups == heads else 1,
     }
     if not config.get("kv_lora_rank"):
-        # Elsewhere the sizes of heads have names of their own.
+        # The sizes of MLA's heads have names of their own.
         kept["head_dim"] = config.get("head_dim") or config["hidden_size"] // heads
     kept |= {name: WIDTH for name in _WIDTHS if config.get(name)}
     kept |= {name: config[name][:layers] for name in _OF_LAYERS if config.get(name)}

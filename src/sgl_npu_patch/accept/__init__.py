@@ -1,0 +1,1 @@
+"""Judge a deterministic server by what it answers."""
