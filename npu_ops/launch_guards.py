@@ -7,8 +7,10 @@ this torch_npu could capture graphs of the replaced operators at all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import json
 import logging
 import os
 import re
@@ -52,6 +54,10 @@ _ATTENTION_BACKENDS = (
     "speculative_draft_attention_backend",
 )
 _NOT_REPLACED = "npu_fused_infer_attention_score_v2"
+# Prefill of other models with heads of any other size runs it, where the attention
+# has this function: from 0.5.14 on.
+_BY_HEAD_SIZE = "_can_use_tnd"
+_HEAD_SIZES = (128, 192, 256)
 
 _ABSENT = object()
 _warned: set[str] = set()
@@ -108,14 +114,8 @@ def decide(config: Any) -> dict[str, Any]:
             "(read from SGLang 0.5.6.post1 on; older releases cast the weights of "
             "quantised models in any case).",
         )
-    if _may_run_ascend_attention(config) and _is_called(_NOT_REPLACED):
-        _warn_once(
-            _NOT_REPLACED,
-            f"This SGLang calls {_NOT_REPLACED} on some paths of its ascend attention, "
-            "depending on the model (attention sinks, sliding windows, some head "
-            "sizes). It has no batch-invariant counterpart: where it runs, a request's "
-            "output may depend on the other requests of its batch.",
-        )
+    if _may_run_ascend_attention(config) and (why := _why_not_replaced(config)):
+        _warn_once(_NOT_REPLACED, why)
     return changes
 
 
@@ -210,15 +210,86 @@ def _may_run_ascend_attention(config: Any) -> bool:
     return "ascend" in chosen or not any(chosen)
 
 
-def _is_called(operator: str) -> bool:
-    """Return whether SGLang's Ascend attention, in a folder beside this, calls it."""
-    call = re.compile(rf"{operator}\s*(\.\w+\s*)?\(")
+def _why_not_replaced(config: Any) -> str:
+    """Say why this model runs attention that nothing replaces; empty if it does not."""
+    source = _attention_source()
+    if source is not None and not re.search(
+        rf"{_NOT_REPLACED}\s*(\.\w+\s*)?\(", source
+    ):
+        return ""
+    model = _model(config)
+    no_counterpart = (
+        "It has no batch-invariant counterpart: where it runs, a request's output may "
+        "depend on the other requests of its batch."
+    )
+    if source is None or not model:
+        return (
+            f"This SGLang calls {_NOT_REPLACED} on some paths of its ascend attention, "
+            "depending on the model (attention sinks, sliding windows, some head "
+            f"sizes). {no_counterpart}"
+        )
+    if _has_windows_or_sinks(model):
+        reason = "its layers have a sliding window or attention sinks"
+    elif model.get("kv_lora_rank"):
+        reason = "its attention is latent (MLA) and goes on after a cached prefix"
+    elif _BY_HEAD_SIZE in source and (size := _head_size(model)) not in _HEAD_SIZES:
+        reason = f"its heads have the size {size}"
+        no_counterpart += (
+            " In prefill it takes one request at a time. There the others matter only "
+            "where they change how a prompt is cut: --chunked-prefill-size -1 and "
+            "--disable-radix-cache prevent that, unless a request is retracted."
+        )
+    else:
+        return ""
+    return f"This model runs {_NOT_REPLACED}, because {reason}. {no_counterpart}"
+
+
+def _attention_source() -> str | None:
+    """Return the text of SGLang's Ascend attention, in a folder beside this."""
     attention = Path(__file__).parents[1] / "attention"
     try:
-        sources = [path.read_text("utf-8") for path in attention.rglob("*.py")]
+        return "\n".join(path.read_text("utf-8") for path in attention.rglob("*.py"))
     except (OSError, ValueError):
+        return None
+
+
+def _model(config: Any) -> dict[str, Any]:
+    """Return what the model's config.json says of its text part, nothing if unknown."""
+    path = getattr(config, "model_path", None)
+    found: Any = None
+    try:
+        found = json.loads((Path(path or "") / "config.json").read_bytes())
+    except (OSError, TypeError, ValueError):
+        # A name on a hub, whose files SGLang has loaded by now.
+        transformers = sys.modules.get("transformers")
+        revision = getattr(config, "revision", None)
+        with contextlib.suppress(Exception):
+            read = transformers.PretrainedConfig.get_config_dict  # type: ignore[union-attr]
+            found = read(path, revision=revision, local_files_only=True)[0]
+    if not isinstance(found, dict):
+        return {}
+    text = found.get("text_config")
+    return text if isinstance(text, dict) else found
+
+
+def _has_windows_or_sinks(model: dict[str, Any]) -> bool:
+    if any("sink" in name and given for name, given in model.items()):
         return True
-    return any(call.search(source) for source in sources)
+    if "sliding_attention" in (model.get("layer_types") or ()):
+        return True
+    # Some models say how wide a window would be, and that there is none.
+    windows = any("sliding_window" in name and given for name, given in model.items())
+    return windows and model.get("use_sliding_window") is not False
+
+
+def _head_size(model: dict[str, Any]) -> int | None:
+    try:
+        return int(
+            model.get("head_dim")
+            or model["hidden_size"] // model["num_attention_heads"]
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
 
 
 def _graph_capture_supported() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import sys
@@ -451,3 +452,75 @@ def test_a_source_that_cannot_be_read_is_doubt(
     monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
     launch_guards.apply(SimpleNamespace(**ASCEND))
     assert "npu_fused_infer_attention_score_v2" in caplog.text
+
+
+V2 = "npu_fused_infer_attention_score_v2"
+BY_SIZE = f"def _can_use_tnd(layer): ...\ntorch_npu.{V2}(q)"
+DENSE = {"hidden_size": 1024, "num_attention_heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "said"),
+    [
+        pytest.param({**DENSE, "num_attention_heads": 16}, BY_SIZE, "the size 64", id="small"),
+        pytest.param({**DENSE, "head_dim": 64}, BY_SIZE, "the size 64", id="a size that is stated"),
+        pytest.param({"text_config": {"head_dim": 80}}, BY_SIZE, "the size 80", id="nested"),
+        pytest.param(DENSE, BY_SIZE, None, id="heads of 128"),
+        pytest.param({"head_dim": 64}, f"torch_npu.{V2}(q)", None, id="before sizes matter"),
+        pytest.param({"head_dim": 64}, "_can_use_tnd = 1", None, id="a tree that never calls it"),
+        pytest.param({**DENSE, "sliding_window": 128}, BY_SIZE, "sliding window", id="window"),
+        pytest.param(
+            {**DENSE, "sliding_window": 128, "use_sliding_window": False}, BY_SIZE, None,
+            id="a window that is not used",
+        ),
+        pytest.param(
+            {**DENSE, "layer_types": ["full_attention", "sliding_attention"]}, BY_SIZE,
+            "sliding window", id="layers with a window",
+        ),
+        pytest.param({**DENSE, "attention_sink_bias": True}, BY_SIZE, "sinks", id="sinks"),
+        pytest.param({**DENSE, "kv_lora_rank": 512}, BY_SIZE, "MLA", id="latent"),
+        pytest.param({"hidden_size": 8}, BY_SIZE, "the size None", id="a size that is not known"),
+        pytest.param([], BY_SIZE, "depending on the model", id="no configuration"),
+        pytest.param(None, BY_SIZE, "depending on the model", id="no file"),
+    ],
+)  # fmt: skip
+def test_whether_this_model_runs_what_nothing_replaces(
+    launch_guards: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    model: Any,
+    source: str,
+    said: str | None,
+) -> None:
+    _quiet(monkeypatch)
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "backend.py").write_text(source, "utf-8")
+    if model is not None:
+        (tmp_path / "config.json").write_text(json.dumps(model), "utf-8")
+    monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
+    launch_guards.apply(SimpleNamespace(**ASCEND, model_path=str(tmp_path)))
+    assert len(caplog.messages) == (said is not None)
+    assert said is None or said in caplog.text
+
+
+def test_a_model_of_a_hub_is_known_by_what_is_loaded(
+    launch_guards: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    class PretrainedConfig:
+        @staticmethod
+        def get_config_dict(name: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+            assert (name, options) == ("a/b", {"revision": "r", "local_files_only": True})
+            return {"head_dim": 64}, {}
+
+    _quiet(monkeypatch)
+    hub = SimpleNamespace(PretrainedConfig=PretrainedConfig)
+    monkeypatch.setitem(sys.modules, "transformers", hub)
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "backend.py").write_text(BY_SIZE, "utf-8")
+    monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
+    launch_guards.apply(SimpleNamespace(**ASCEND, model_path="a/b", revision="r"))
+    assert "because its heads have the size 64" in caplog.text
