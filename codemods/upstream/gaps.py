@@ -68,10 +68,11 @@ FUSED_ATTENTION_V2 = Gap(
     "batch_invariant",
     NATIVE,
     None,
-    "Prefill of models with a head size other than 128, 192 or 256 runs through "
-    "npu_fused_infer_attention_score_v2, whose results may depend on the other requests.",
+    "Layers with a sliding window or attention sinks, and from 0.5.14 on prefill of models with a "
+    "head size other than 128, 192 or 256, run through npu_fused_infer_attention_score_v2, whose "
+    "results may depend on the other requests.",
     "Nothing closes it, since Ascend's extension has no batch-invariant counterpart: use a model "
-    "with one of those head sizes, and heed the warning at launch.",
+    "with one of those head sizes, and heed the warning at launch, which is about your model.",
 )
 REBINDING_NOT_UNDONE = Gap(
     "rebinding_not_undone",

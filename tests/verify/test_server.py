@@ -14,6 +14,7 @@ import torch
 
 from sgl_npu_patch.engine.model import Result
 from sgl_npu_patch.simulator import uncovered
+from sgl_npu_patch.simulator.environment import environment
 from sgl_npu_patch.verify import isolation
 from sgl_npu_patch.verify.behaviour import Failed
 from sgl_npu_patch.verify.server import __main__ as process
@@ -221,7 +222,7 @@ def test_static_forbids_it(tree: Path) -> None:
 
 
 def test_the_process_can_be_started_where_nothing_of_the_extra_is(tmp_path: Path) -> None:
-    """It says what is missing, for every scenario."""
+    """On the simulated device it says what is missing, for every scenario."""
     if importlib.util.find_spec("transformers") is not None:
         (tmp_path / "transformers.py").write_text("raise ImportError('no transformers')\n")
     request = {"only": ["server.copies"], "model": "qwen3"}
@@ -229,7 +230,7 @@ def test_the_process_can_be_started_where_nothing_of_the_extra_is(tmp_path: Path
         [servers.GROUP],
         request,
         program="sgl_npu_patch.verify.server",
-        variables={"PYTHONPATH": str(tmp_path)},
+        variables=environment([tmp_path]),
     )
     assert [(each.id, each.kind, each.verdict) for each in found] == [
         (servers.STARTS, "server", "not-applicable"),

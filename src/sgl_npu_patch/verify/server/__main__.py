@@ -15,6 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+# First, because it loads the simulated device, which must not find a part of itself half loaded.
+import torch  # noqa: F401
+
 from sgl_npu_patch.simulator import uncovered
 from sgl_npu_patch.verify import protocol
 from sgl_npu_patch.verify.behaviour import Failed
