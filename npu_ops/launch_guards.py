@@ -45,7 +45,64 @@ _LISTED_IN = ("sglang.srt.server_args", "sglang.srt.arg_groups.choices")
 _GRAPH_CONFIG = "cuda_graph_config"
 _PHASES = ("decode", "prefill")
 
-_COLLECTIVES = {"HCCL_DETERMINISTIC": "strict", "LCCL_DETERMINISTIC": "1"}
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """Say what a variable of the environment has to be.
+
+    ``wanted`` is the value to set, None to unset it. ``accepts`` are all values that
+    will do, in lower case, the empty string for unset. ``instead`` names a variable
+    that makes this one needless where SGLang's attention reads it and it is true.
+    """
+
+    wanted: str | None
+    accepts: tuple[str, ...]
+    purpose: str
+    instead: str = ""
+
+    def suits(self, value: str) -> bool:
+        """Return whether a value, the empty string for unset, will do."""
+        return value.lower() in self.accepts
+
+
+ENVIRONMENT = {
+    "ASCEND_USE_FIA": Variable(
+        "1",
+        ("1", "true"),
+        "attention runs the operator that has a batch-invariant variant",
+        instead="ASCEND_USE_FA",
+    ),
+    "SGLANG_USE_FIA_NZ": Variable(
+        "0",
+        ("", "0", "false"),
+        "the key-value cache keeps the layout that this operator takes",
+    ),
+    "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT": Variable(
+        "1",
+        ("1", "true", "yes", "y"),
+        "weights keep the layout that the batch-invariant matrix products take",
+    ),
+    "HCCL_DETERMINISTIC": Variable(
+        "strict", ("strict",), "collectives add up in one order"
+    ),
+    "LCCL_DETERMINISTIC": Variable(
+        "1", ("1",), "collectives inside a server add up in one order"
+    ),
+    "HCCL_OP_EXPANSION_MODE": Variable(
+        None,
+        ("", "ai_cpu", "host", "host_ts", "ccu_ms", "ccu_sched"),
+        "collectives run where HCCL_DETERMINISTIC counts, not on vector cores",
+    ),
+    "CLOSE_MATMUL_K_SHIFT": Variable(
+        "1", ("1",), "matrix products add up in one order on every core"
+    ),
+    "ATB_MATMUL_SHUFFLE_K_ENABLE": Variable(
+        "0", ("0",), "matrix products of ATB add up in one order"
+    ),
+    "ATB_LLM_LCOC_ENABLE": Variable(
+        "0", ("0",), "matrix products of ATB are not merged with collectives"
+    ),
+}
 
 _ATTENTION_BACKENDS = (
     "attention_backend",
@@ -97,26 +154,36 @@ def decide(config: Any) -> dict[str, Any]:
         )
     if _may_run_ascend_attention(config):
         changes |= _keep_prompts_whole(config)
-    for variable, value in _COLLECTIVES.items():
-        os.environ.setdefault(variable, value)
-    if not _is_true("ASCEND_USE_FIA"):
-        _warn_once(
-            "ASCEND_USE_FIA",
-            "ASCEND_USE_FIA is unset or false: attention then runs operators that "
-            "nothing makes batch-invariant, so that a request's output depends on the "
-            "other requests of its batch. Set ASCEND_USE_FIA=1.",
-        )
-    if not _is_true("SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT", "yes", "y"):
-        _warn_once(
-            "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT",
-            "Weights may be cast to FRACTAL_NZ, which the batch-invariant matrix "
-            "products are not made for. Set SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT=1 "
-            "(read from SGLang 0.5.6.post1 on; older releases cast the weights of "
-            "quantised models in any case).",
-        )
+    _set_environment()
     if _may_run_ascend_attention(config) and (why := _why_not_replaced(config)):
         _warn_once(_NOT_REPLACED, why)
     return changes
+
+
+def _set_environment() -> None:
+    """Set each variable that does not suit, and warn where somebody had set it."""
+    for name, variable in ENVIRONMENT.items():
+        value = os.environ.get(name, "")
+        if variable.suits(value) or (
+            _is_true(variable.instead)
+            and re.search(rf"\b{variable.instead}\b", _attention_source() or "")
+        ):
+            continue
+        if variable.wanted is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = variable.wanted
+        if value:
+            done = (
+                f"unsets {name}, which is {value!r}"
+                if variable.wanted is None
+                else f"sets {name}={variable.wanted} instead of {value!r}"
+            )
+            _warn_once(
+                name,
+                f"Deterministic inference on the NPU {done}, so that "
+                f"{variable.purpose}.",
+            )
 
 
 def _switch_off(

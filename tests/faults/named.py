@@ -406,11 +406,20 @@ FAULTS: dict[str, Fault] = {
         "unmodified", ("_ABSENT = object()\n", "_ABSENT = object()  # ours\n")
     ),
     # What is set before worker processes start.
-    "HCCL overwritten although the user set it": _guards(
-        "the_users_collectives_are_kept",
-        ("os.environ.setdefault(variable, value)", "os.environ[variable] = value"),
+    "what the user set replaced although it suits": _guards(
+        "what_suits_in_the_environment_is_kept",
+        ("return value.lower() in self.accepts", "return False"),
     ),
-    "LCCL forgotten": _guards("collectives_are_deterministic", (', "LCCL_DETERMINISTIC": "1"', "")),
+    "a weaker setting kept": _guards(
+        "the_environment_is_set",
+        (
+            '        value = os.environ.get(name, "")\n',
+            '        value = os.environ.get(name, "")\n        if value:\n            continue\n',
+        ),
+    ),
+    "LCCL forgotten": _guards(
+        "the_environment_is_set", ('    "LCCL_DETERMINISTIC": Variable(', '    "LCCL": Variable(')
+    ),
     "graphs left on": _guards(
         "capture_and_compilation_are_off", ('    "disable_cuda_graph": True,\n', "")
     ),
@@ -425,11 +434,11 @@ FAULTS: dict[str, Fault] = {
         "capture_and_compilation_are_off",
         ("if not _graph_capture_supported():", "if False:"),
     ),
-    "no warning of a missing ASCEND_USE_FIA": _guards(
-        "a_missing_variable_is_said_once", ('if not _is_true("ASCEND_USE_FIA"):', "if False:")
+    "no word about a weaker setting": _guards(
+        "the_environment_is_set", ("        if value:\n", "        if False:\n")
     ),
     "a warning repeated": _guards(
-        "a_missing_variable_is_said_once", ("        _warned.add(key)\n", "")
+        "what_nothing_replaces_is_said", ("        _warned.add(key)\n", "")
     ),
     "the guards never called": _handler(
         "launch_guards", "capture_and_compilation_are_off", (_GUARDS, "")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import re
 from typing import Any
 
 from sgl_npu_patch.kit import facts
+from sgl_npu_patch.npu_ops.launch_guards import ENVIRONMENT
+from tests.kit.simulated import ROOT
 from tests.upstream.releases import release_tree
 
 
-def test_the_operators_are_those_of_npu_ops(npu_ops: Any, package: str) -> None:
+def test_the_operators_are_those_of_npu_ops(npu_ops: Any) -> None:
     assert tuple(facts.REQUIRED) == npu_ops._REQUIRED_OPERATORS
     assert set(facts.ATEN) == set(npu_ops._aten_kernels(enable_bmm=True))
     rebound = (npu_ops._ATTENTION, npu_ops._MAX_WORKSPACE, npu_ops._ADD_RMS_NORM)
@@ -20,9 +22,21 @@ def test_the_operators_are_those_of_npu_ops(npu_ops: Any, package: str) -> None:
         npu_ops._EXTENSION_MAX_WORKSPACE,
         npu_ops._EXTENSION_INFER_OUTPUT,
     }
-    guards = importlib.import_module(f"{package}.launch_guards")
-    guarded = {name: each.wanted for name, each in facts.ENVIRONMENT.items() if each.guarded}
-    assert guarded == guards._COLLECTIVES
+
+
+def test_the_variables_are_those_of_the_page_and_of_sglang() -> None:
+    page = (ROOT / "docs" / "launch.md").read_text("utf-8")
+    rows = page.partition("<!-- variables -->\n")[2].partition("\n\n")[0].splitlines()[2:]
+    assert rows == [
+        f"| `{name}` | {'not `AIV`' if each.wanted is None else f'`{each.wanted}`'} "
+        f"| {each.purpose} |"
+        for name, each in ENVIRONMENT.items()
+    ]
+    npu = release_tree("0.5.23") / "sglang" / "srt" / "hardware_backend" / "npu"
+    text = b"".join(path.read_bytes() for path in npu.rglob("*.py"))
+    read = [name for name in ENVIRONMENT if re.search(rf"\b{name}\b".encode(), text)]
+    assert read == ["ASCEND_USE_FIA", "SGLANG_USE_FIA_NZ", "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT"]
+    assert b'"ASCEND_USE_FA"' in text
 
 
 def test_the_arguments_of_attention_are_those_that_sglang_passes() -> None:

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.npu_ops.launch_guards import ENVIRONMENT
 from sgl_npu_patch.simulator import extension, torch_npu
 
 VARIABLES = (
-    "HCCL_DETERMINISTIC",
-    "LCCL_DETERMINISTIC",
-    "ASCEND_USE_FIA",
-    "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT",
+    *ENVIRONMENT,
+    "ASCEND_USE_FA",
     "SGLANG_ENABLE_TORCH_COMPILE",
     "SGLANG_VIT_ENABLE_CUDA_GRAPH",
     "SGLANG_USE_BREAKABLE_CUDA_GRAPH",
@@ -103,11 +102,6 @@ def _arguments(given: dict[str, bool], **changed: bool) -> SimpleNamespace:
     return SimpleNamespace(**{**given, **changed})
 
 
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASCEND_USE_FIA", "1")
-    monkeypatch.setenv("SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT", "1")
-
-
 @pytest.mark.parametrize(
     "release", [EARLY, MIDDLE, LATE, {}], ids=["early", "middle", "late", "none"]
 )
@@ -121,9 +115,8 @@ def test_everything_that_captures_or_compiles_ends_off(
 
 @pytest.mark.parametrize("flag", SAFE)
 def test_each_flag_is_named_when_it_changes(
-    launch_guards: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, flag: str
+    launch_guards: Any, caplog: pytest.LogCaptureFixture, flag: str
 ) -> None:
-    _quiet(monkeypatch)
     arguments = _arguments({flag: not SAFE[flag]})
     launch_guards.apply(arguments)
     (message,) = caplog.messages
@@ -131,9 +124,8 @@ def test_each_flag_is_named_when_it_changes(
 
 
 def test_nothing_is_said_about_what_is_safe_already(
-    launch_guards: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    launch_guards: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _quiet(monkeypatch)
     launch_guards.apply(_arguments(SAFE))
     assert caplog.messages == []
 
@@ -142,7 +134,6 @@ def test_nothing_is_said_about_what_is_safe_already(
 def test_graphs_stay_where_they_can_be_renewed(
     launch_guards: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _quiet(monkeypatch)
     monkeypatch.setenv("SGLANG_VIT_ENABLE_CUDA_GRAPH", "true")
     arguments = _arguments({name: not safe for name, safe in SAFE.items()})
     launch_guards.apply(arguments)
@@ -212,7 +203,6 @@ def test_variables_that_capture_or_compile_end_off(
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
 ) -> None:
-    _quiet(monkeypatch)
     launch_guards.apply(_arguments(SAFE))
     assert variable not in os.environ
     monkeypatch.setenv(variable, "True")
@@ -240,7 +230,6 @@ def test_prompts_stay_whole_where_prefill_ignores_the_cache(
     size: int,
 ) -> None:
     """The list is that for which the radix cache stays on; the first releases have none."""
-    _quiet(monkeypatch)
     stub = ModuleType(module)
     if listed is not None:
         stub.__dict__["RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND"] = listed
@@ -261,49 +250,97 @@ def test_prompts_may_be_cut_for_other_attention(launch_guards: Any) -> None:
     assert {name: vars(arguments)[name] for name in given} == given
 
 
-def test_collectives_are_deterministic(launch_guards: Any) -> None:
-    launch_guards.apply(_arguments(EARLY))
-    assert os.environ["HCCL_DETERMINISTIC"] == "strict"
-    assert os.environ["LCCL_DETERMINISTIC"] == "1"
-
-
-def test_the_users_collectives_are_kept(
-    launch_guards: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_is_unset_is_set_without_a_word(
+    launch_guards: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("HCCL_DETERMINISTIC", "true")
-    monkeypatch.setenv("LCCL_DETERMINISTIC", "0")
-    launch_guards.apply(_arguments(EARLY))
-    assert os.environ["HCCL_DETERMINISTIC"] == "true"
-    assert os.environ["LCCL_DETERMINISTIC"] == "0"
+    launch_guards.apply(_arguments(SAFE))
+    assert {name: os.environ.get(name) for name in ENVIRONMENT} == {
+        "ASCEND_USE_FIA": "1",
+        "SGLANG_USE_FIA_NZ": None,
+        "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT": "1",
+        "HCCL_DETERMINISTIC": "strict",
+        "LCCL_DETERMINISTIC": "1",
+        "HCCL_OP_EXPANSION_MODE": None,
+        "CLOSE_MATMUL_K_SHIFT": "1",
+        "ATB_MATMUL_SHUFFLE_K_ENABLE": "0",
+        "ATB_LLM_LCOC_ENABLE": "0",
+    }
+    assert caplog.messages == []
 
 
-@pytest.mark.parametrize("variable", ["ASCEND_USE_FIA", "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT"])
-@pytest.mark.parametrize("value", [None, "", "0", "false", "1", "TRUE"])
-def test_a_missing_variable_is_said(
+@pytest.mark.parametrize(
+    ("variable", "given", "wanted"),
+    [
+        ("ASCEND_USE_FIA", "0", "1"),
+        # get_bool_env_var reads it as false; EnvBool, which reads the next one, as true.
+        ("ASCEND_USE_FIA", "yes", "1"),
+        ("SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT", "false", "1"),
+        ("SGLANG_USE_FIA_NZ", "1", "0"),
+        ("HCCL_DETERMINISTIC", "true", "strict"),
+        ("LCCL_DETERMINISTIC", "0", "1"),
+        ("HCCL_OP_EXPANSION_MODE", "AIV", None),
+        ("CLOSE_MATMUL_K_SHIFT", "0", "1"),
+        ("ATB_MATMUL_SHUFFLE_K_ENABLE", "1", "0"),
+        ("ATB_LLM_LCOC_ENABLE", "1", "0"),
+    ],
+)
+def test_a_weaker_setting_is_replaced_and_said(
     launch_guards: Any,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
-    value: str | None,
+    given: str,
+    wanted: str | None,
 ) -> None:
-    _quiet(monkeypatch)
-    monkeypatch.delenv(variable)
-    if value is not None:
-        monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(variable, given)
     launch_guards.apply(_arguments(SAFE))
-    expected = [] if value in ("1", "TRUE") else [True]
-    assert [variable in message for message in caplog.messages] == expected
-
-
-def test_yes_is_true_where_sglang_reads_it_so(
-    launch_guards: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """EnvBool takes it for the weights; get_bool_env_var reads it as false for the attention."""
-    monkeypatch.setenv("ASCEND_USE_FIA", "yes")
-    monkeypatch.setenv("SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT", "yes")
-    launch_guards.apply(_arguments(SAFE))
+    assert os.environ.get(variable) == wanted
     (message,) = caplog.messages
-    assert "ASCEND_USE_FIA" in message
+    assert variable in message
+    assert repr(given) in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "given"),
+    [
+        ("ASCEND_USE_FIA", "True"),
+        ("SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT", "yes"),
+        ("SGLANG_USE_FIA_NZ", "false"),
+        ("HCCL_DETERMINISTIC", "STRICT"),
+        ("HCCL_OP_EXPANSION_MODE", "AI_CPU"),
+    ],
+)
+def test_a_setting_that_suits_is_kept(
+    launch_guards: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    given: str,
+) -> None:
+    monkeypatch.setenv(variable, given)
+    launch_guards.apply(_arguments(SAFE))
+    assert os.environ[variable] == given
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fia"),
+    [('get("ASCEND_USE_FA")', None), ('get("ASCEND_USE_FIA")', "1"), (None, "1")],
+)
+def test_the_other_fused_attention_counts_where_it_is_read(
+    launch_guards: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: str | None,
+    fia: str | None,
+) -> None:
+    (tmp_path / "attention").mkdir()
+    path = tmp_path / "attention" / "backend.py"
+    path.write_bytes(b"\xff" if source is None else source.encode())
+    monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
+    monkeypatch.setenv("ASCEND_USE_FA", "1")
+    launch_guards.apply(_arguments(SAFE))
+    assert os.environ.get("ASCEND_USE_FIA") == fia
 
 
 def test_each_warning_comes_once_and_each_setting_every_time(
@@ -313,8 +350,8 @@ def test_each_warning_comes_once_and_each_setting_every_time(
         arguments = _arguments(LATE, enable_torch_compile=True)
         launch_guards.apply(arguments)
         assert vars(arguments) == {name: SAFE[name] for name in LATE}
-    assert len(caplog.messages) == 4
-    assert len({*caplog.messages}) == 4
+    assert len(caplog.messages) == 2
+    assert len({*caplog.messages}) == 2
 
 
 @pytest.mark.usefixtures("capturing")
@@ -355,9 +392,8 @@ def test_the_configuration_of_graphs_ends_off(
 
 
 def test_a_configuration_that_is_off_is_not_mentioned(
-    launch_guards: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    launch_guards: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _quiet(monkeypatch)
     arguments = SimpleNamespace(disable_cuda_graph=True, cuda_graph_config=OFF)
     assert launch_guards.decide(arguments) == {}
     assert caplog.messages == []
@@ -430,7 +466,6 @@ def test_an_operator_that_nothing_replaces_is_said(
     backends: dict[str, str],
     said: bool,
 ) -> None:
-    _quiet(monkeypatch)
     operator = "npu_fused_infer_attention_score_v2"
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "backend.py").write_text(source.format(operator), "utf-8")
@@ -446,7 +481,6 @@ def test_a_source_that_cannot_be_read_is_doubt(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    _quiet(monkeypatch)
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "backend.py").write_bytes(b"\xff")
     monkeypatch.setattr(launch_guards, "__file__", str(tmp_path / "ours" / "launch_guards.py"))
@@ -493,7 +527,6 @@ def test_whether_this_model_runs_what_nothing_replaces(
     source: str,
     said: str | None,
 ) -> None:
-    _quiet(monkeypatch)
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "backend.py").write_text(source, "utf-8")
     if model is not None:
@@ -516,7 +549,6 @@ def test_a_model_of_a_hub_is_known_by_what_is_loaded(
             assert (name, options) == ("a/b", {"revision": "r", "local_files_only": True})
             return {"head_dim": 64}, {}
 
-    _quiet(monkeypatch)
     hub = SimpleNamespace(PretrainedConfig=PretrainedConfig)
     monkeypatch.setitem(sys.modules, "transformers", hub)
     (tmp_path / "attention").mkdir()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Protocol
 
 OK, WRONG, UNSEEN, NOTE = "ok", "wrong", "unseen", "note"
 """Verdicts: as it must be; breaks the result; not to be told here; breaks nothing."""
@@ -126,49 +126,25 @@ Mode = Callable[[], AbstractContextManager[None]]
 """Enters the batch-invariant mode and leaves it again."""
 
 
-@dataclass(frozen=True)
-class Variable:
-    """A variable of the server's environment.
+class Variable(Protocol):
+    """A variable of the server's environment, as launch_guards describes it."""
 
-    Attributes:
-        wanted: the value to set.
-        purpose: what it is for.
-        accepts: every value that will do, in lower case.
-        guarded: the patched server sets it itself where it is unset.
-    """
-
-    wanted: str
+    wanted: str | None
     purpose: str
-    accepts: tuple[str, ...]
-    guarded: bool = False
+    instead: str
+
+    def suits(self, value: str) -> bool:
+        """Report whether a value, the empty string for unset, will do."""
+        ...
 
 
-ENVIRONMENT: Mapping[str, Variable] = {
-    "ASCEND_USE_FIA": Variable(
-        "1",
-        "attention runs through the operator that has a batch-invariant variant",
-        ("1", "true"),
-    ),
-    "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT": Variable(
-        "1",
-        "weights stay in the layout that the batch-invariant matrix multiplications take",
-        ("1", "true", "yes", "y"),
-    ),
-    "HCCL_DETERMINISTIC": Variable(
-        "strict", "collectives add up in one order", ("strict",), guarded=True
-    ),
-    "LCCL_DETERMINISTIC": Variable(
-        "1", "collectives inside a server add up in one order", ("1",), guarded=True
-    ),
-}
-
-
-def collect(mode: Mode, *, guarded: bool = True) -> Seen:
+def collect(mode: Mode, environment: Mapping[str, Variable], *, guarded: bool = True) -> Seen:
     """Look at everything; no error of what is looked at ends it.
 
     Args:
         mode: is entered once, to see what it changes.
-        guarded: the server will set what it can of the environment by itself.
+        environment: the server's variables, by name.
+        guarded: the server sets them by itself.
     """
     seen = Seen()
     seen.versions["python"] = platform.python_version()
@@ -198,7 +174,7 @@ def collect(mode: Mode, *, guarded: bool = True) -> Seen:
             _layers(seen, torch, mode, device)
     # Where a device answers, CANN is there, whatever its version.
     _cann(seen, NOTE if device else UNSEEN)
-    _environment(seen, guarded)
+    _environment(seen, environment, guarded=guarded)
     for name in ("float64", "uint64"):
         if device:
             _sampler(seen, torch, name)
@@ -525,20 +501,25 @@ def _norm_differs(torch: Any, torch_npu: Any, originals: Mapping[str, object]) -
     )
 
 
-def _environment(seen: Seen, guarded: bool) -> None:
-    for name, variable in ENVIRONMENT.items():
-        value = os.environ.get(name)
-        action = f"set {name}={variable.wanted}, so that {variable.purpose}"
-        if value is not None and value.lower() in variable.accepts:
-            seen.tell(f"environment.{name}", OK, f"{value}: {variable.purpose}")
-        elif value is None and variable.guarded and guarded:
-            told = f"unset: the server sets {variable.wanted}; {variable.purpose}"
-            seen.tell(f"environment.{name}", OK, told)
-        else:
+def _environment(seen: Seen, environment: Mapping[str, Variable], *, guarded: bool) -> None:
+    for name, variable in environment.items():
+        fact = f"environment.{name}"
+        value = os.environ.get(name, "")
+        wanted = "unset" if variable.wanted is None else variable.wanted
+        if variable.suits(value):
+            seen.tell(fact, OK, f"{value or 'unset'}: {variable.purpose}")
+        elif os.environ.get(variable.instead, "").lower() in ("1", "true"):
+            told = f"{variable.instead} is set: it counts where the tree's attention reads it"
+            seen.tell(fact, NOTE, told)
+        elif guarded:
             # Any value could be a path.
-            seen.tell(
-                f"environment.{name}", WRONG, "unset" if value is None else "another value", action
-            )
+            told = f"the server makes it {wanted}; {variable.purpose}"
+            given = f"another value: {told}, and warns"
+            seen.tell(fact, NOTE if value else OK, given if value else f"unset: {told}")
+        else:
+            how = f"unset {name}" if variable.wanted is None else f"set {name}={wanted}"
+            found = "another value" if value else "unset"
+            seen.tell(fact, WRONG, found, f"{how}, so that {variable.purpose}")
 
 
 def _sampler(seen: Seen, torch: Any, name: str) -> None:

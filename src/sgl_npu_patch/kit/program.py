@@ -73,7 +73,7 @@ def main(load: Load, version: str, digest: str, arguments: list[str] | None = No
 def _measure(load: Load, version: str, digest: str, options: argparse.Namespace) -> int:
     mode = _ours(load)
     _say("facts")
-    seen = facts.collect(mode)
+    seen = facts.collect(mode, load("launch_guards").ENVIRONMENT)
     for fact in seen.facts:
         _say(f"  {fact.verdict:<7} {fact.id}: {fact.found}")
         if fact.action:
@@ -144,7 +144,8 @@ def tell_facts(load: Load, request: dict[str, Any]) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     given = request["mode"]
     mode = _ours(load) if given is None else _of_tree(**given)
-    seen = facts.collect(mode, guarded=request["guarded"])
+    environment = load("launch_guards").ENVIRONMENT
+    seen = facts.collect(mode, environment, guarded=request["guarded"])
     json.dump(asdict(seen), answer)
     answer.close()
     # Libraries of a device may hang or fail where Python ends, and all is said.

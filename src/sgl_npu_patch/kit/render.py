@@ -11,6 +11,7 @@ from sgl_npu_patch.codemods.upstream.project import PROJECT
 from sgl_npu_patch.engine import vendor
 from sgl_npu_patch.engine.errors import Refused
 
+_VENDORED = ("npu_ops", "launch_guards")
 _MODULES = ("facts", "bits", "program")
 
 _HEAD = '''\
@@ -111,7 +112,8 @@ def _joined() -> str:
         name: files(__package__).joinpath(f"{name}.py").read_text("utf-8") for name in _MODULES
     }
     parts = [_HEAD.format(version=__version__)]
-    for name, source in {"npu_ops": vendor.body(PROJECT, "npu_ops"), **sources}.items():
+    vendored = {name: vendor.body(PROJECT, name) for name in _VENDORED}
+    for name, source in {**vendored, **sources}.items():
         text = source.replace("\r\n", "\n")
         assert "'''" not in text, "it would end the literal"
         parts.append(f"\nSOURCES[\"{name}\"] = r'''{text}'''\n")

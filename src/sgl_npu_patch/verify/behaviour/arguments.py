@@ -26,7 +26,7 @@ from sgl_npu_patch.verify.findings import NotApplicable
 CHOICES, RADIX = symbols.CHOICES, symbols.SUPPORTED
 DEEPSEEK = "DeepseekV3ForCausalLM"
 
-_SETTINGS = ("ASCEND_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
+_SETTINGS = ("ASCEND_", "ATB_", "CLOSE_", "HCCL_", "LCCL_", "NCCL_", "SGLANG_")
 """How the variables begin that decide what the handler does, whoever set them outside."""
 
 # From 0.5.19 on the arguments are built by msgspec, and only what the handler reads is needed.
@@ -45,7 +45,10 @@ _WITHOUT_DATACLASS = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one run of the handler left behind; `environment` holds what it set."""
+    """What one run of the handler left behind.
+
+    `environment` holds the variables that it set, with an empty value those that it unset.
+    """
 
     attributes: dict[str, Any]
     environment: dict[str, str]
@@ -101,7 +104,9 @@ def run(
                 handler(args)
             except ValueError as refusal:
                 error = str(refusal)
-        after = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        names = before.keys() | os.environ.keys()
+        after = {name: os.environ.get(name, "") for name in names}
+        after = {name: value for name, value in after.items() if before.get(name) != value}
     attributes = dict(vars(args))
     for _, declared in attributes.pop("_resolved_overrides", []):
         attributes.update(declared)

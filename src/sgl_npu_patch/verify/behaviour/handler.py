@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from sgl_npu_patch.codemods.upstream import symbols
+from sgl_npu_patch.npu_ops.launch_guards import ENVIRONMENT
 from sgl_npu_patch.simulator import device, extension, torch_npu
 from sgl_npu_patch.simulator.sglang import VENDORED, Device, Execution
 from sgl_npu_patch.verify.behaviour import Failed, Subject, check
@@ -26,8 +27,6 @@ from sgl_npu_patch.verify.behaviour.arguments import (
 )
 from sgl_npu_patch.verify.findings import NotApplicable
 
-COLLECTIVES = {"HCCL_DETERMINISTIC": "strict", "LCCL_DETERMINISTIC": "1"}
-EXPECTED_FROM_THE_USER = ("ASCEND_USE_FIA", "SGLANG_NPU_DISABLE_ACL_FORMAT_WEIGHT")
 NOT_REPLACED = "npu_fused_infer_attention_score_v2"
 SWITCHES = {"disable_cuda_graph": True, "enable_torch_compile": False}
 """What captures or compiles, with the value that is safe."""
@@ -213,21 +212,39 @@ def graphs_stay_where_they_can_be_renewed(subject: Subject) -> None:
 
 
 @check("launch_guards", gap=_MISSING)
-def collectives_are_deterministic(subject: Subject) -> None:
-    """HCCL and LCCL are told to be deterministic before worker processes start."""
-    for tp_size, given in product((1, 2), ({}, *({name: "false"} for name in COLLECTIVES))):
-        result = _past_the_list(_npu(subject), given, tp_size=tp_size)
-        found = {name: result.environment.get(name) for name in COLLECTIVES if name not in given}
-        wanted = {name: value for name, value in COLLECTIVES.items() if name not in given}
-        _expect("what is set in os.environ", found, wanted, tp_size=tp_size)
+def the_environment_is_set(subject: Subject) -> None:
+    """What a variable has to be is set before worker processes start, and said if it was else."""
+    unset = _past_the_list(_npu(subject)).environment
+    given = {name: _weaker(name) for name in ENVIRONMENT}
+    replaced = _past_the_list(new_execution(subject.package, "npu"), given)
+    for name, variable in ENVIRONMENT.items():
+        wanted = variable.wanted or ""
+        _expect(f"os.environ[{name!r}]", unset.get(name, ""), "" if variable.suits("") else wanted)
+        found = replaced.environment.get(name, given[name])
+        _expect(f"os.environ[{name!r}]", found, wanted, **{name: given[name]})
+        said = replaced.said(f"{name.lower()}=", f"{name.lower()},")
+        _expect(f"warnings of {name}", len(said), 1, **{name: given[name]})
 
 
 @check("launch_guards")
-def the_users_collectives_are_kept(subject: Subject) -> None:
-    """What the user set for HCCL and LCCL is kept."""
-    for name in COLLECTIVES:
-        result = _past_the_list(_npu(subject), {name: "false"})
-        _expect(f"os.environ[{name!r}]", result.environment.get(name, "false"), "false")
+def what_suits_in_the_environment_is_kept(subject: Subject) -> None:
+    """A variable that the user set as it has to be is left alone, without a word."""
+    for name, variable in ENVIRONMENT.items():
+        for value in filter(None, variable.accepts):
+            result = _past_the_list(_npu(subject), {name: value})
+            _expect(f"os.environ[{name!r}]", result.environment.get(name, value), value)
+            _expect(f"warnings of {name}", result.said(name.lower()), [])
+
+
+@check("launch_guards", gap=_MISSING)
+def no_prompt_is_cut(subject: Subject) -> None:
+    """Where prefill attends to the new tokens only, every prompt is prefilled at once."""
+    if "radix_cache" not in subject.left_out:
+        raise NotApplicable("prefill reads what is cached of a prompt")
+    execution = new_execution(subject.package, "npu")
+    result = _past_the_list(execution, chunked_prefill_size=4096, enable_mixed_chunk=True)
+    _expect("chunked_prefill_size", result["chunked_prefill_size"], -1)
+    _expect("enable_mixed_chunk", result["enable_mixed_chunk"], False)
 
 
 @check("launch_guards")
@@ -235,18 +252,6 @@ def what_is_off_already_is_not_mentioned(subject: Subject) -> None:
     """Nothing is said about graph capture and compilation where both are off."""
     result = _past_the_list(new_execution(subject.package, "npu"), **SWITCHES)
     _expect("warnings of switches", result.said(*SWITCHES), [], **SWITCHES)
-
-
-@check("launch_guards", gap=_MISSING)
-def a_missing_variable_is_said_once(subject: Subject) -> None:
-    """A variable that determinism depends on and that is unset is warned of, once."""
-    for name in EXPECTED_FROM_THE_USER:
-        given = {other: "1" for other in EXPECTED_FROM_THE_USER if other != name}
-        execution = new_execution(subject.package, "npu")
-        said = [
-            text for _ in range(2) for text in _past_the_list(execution, given).said(name.lower())
-        ]
-        _expect(f"warnings of {name}", len(said), 1)
 
 
 @check("launch_guards", gap=_MISSING)
@@ -260,15 +265,6 @@ def what_nothing_replaces_is_said(subject: Subject) -> None:
     _expect("warnings of it", other.said(NOT_REPLACED), [], attention_backend="triton")
     said = [text for _ in range(2) for text in _past_the_list(execution).said(NOT_REPLACED)]
     _expect("warnings of it", len(said), 1)
-
-
-@check("launch_guards")
-def variables_that_are_set_are_not_mentioned(subject: Subject) -> None:
-    """Nothing is said about variables that are set as they must be."""
-    given = dict.fromkeys(EXPECTED_FROM_THE_USER, "1")
-    result = _past_the_list(new_execution(subject.package, "npu"), given)
-    names = [name.lower() for name in EXPECTED_FROM_THE_USER]
-    _expect("warnings of them", result.said(*names), [])
 
 
 @check("launch_guards")
@@ -303,7 +299,7 @@ def nothing_happens_off_the_npu(subject: Subject) -> None:
         )
         _expect(f"disable_cuda_graph on {on}", result["disable_cuda_graph"], False)
         _expect(f"enable_torch_compile on {on}", result["enable_torch_compile"], True)
-        found = sorted(result.environment.keys() & COLLECTIVES.keys())
+        found = sorted(result.environment.keys() & ENVIRONMENT.keys())
         _expect(f"what is set in os.environ on {on}", found, [])
 
 
@@ -413,15 +409,15 @@ def _others(outcome: Outcome, on: Device) -> tuple[list[str], dict[str, str]]:
     owned = {*outcome.said("radix cache", "sampling backend")}
     guards: tuple[str, ...] = ()
     if on == "npu":
-        guards = tuple(COLLECTIVES)
-        names = (*SWITCHES, "cuda_graph_config", "piecewise", *EXPECTED_FROM_THE_USER, NOT_REPLACED)
+        guards = tuple(ENVIRONMENT)
+        names = (*SWITCHES, "cuda_graph_config", "piecewise", "chunked", *ENVIRONMENT, NOT_REPLACED)
         owned |= {*outcome.said(*(name.lower() for name in names))}
     said = [text for text in outcome.warnings if text not in owned]
     return said, {name: v for name, v in outcome.environment.items() if name not in guards}
 
 
 def _is_switch(name: str) -> bool:
-    return "cuda_graph" in name or "torch_compile" in name
+    return any(part in name for part in ("cuda_graph", "torch_compile", "chunk"))
 
 
 def _grid() -> Iterator[dict[str, Any]]:
@@ -482,3 +478,9 @@ def _call(**chosen: object) -> str:
     named = {"attention_backend": "ascend", "enable_deterministic_inference": True, **chosen}
     arguments = ", ".join(f"{name}={value!r}" for name, value in named.items())
     return f"ServerArgs({arguments})._handle_deterministic_inference()"
+
+
+def _weaker(name: str) -> str:
+    """Return a value that breaks the promise, or may."""
+    wanted = ENVIRONMENT[name].wanted
+    return "AIV" if wanted is None else "1" if wanted == "0" else "0"
