@@ -39,6 +39,8 @@ _KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 _ABSENT = object()
 
+_Kernel = Callable[..., torch.Tensor]
+
 # torch ships both without annotations.
 _new_library: Callable[[str, str], Any] = torch.library.Library
 _broadcast_shapes: Callable[..., torch.Size] = torch.broadcast_shapes
@@ -73,6 +75,8 @@ def enable(dispatch_key: str = "NPU", enable_bmm: bool = True) -> torch.library.
     library = _new_library("aten", "IMPL")
     try:
         for name, kernel in _aten_kernels(enable_bmm).items():
+            if not _is_in_aten(name):
+                continue
             library.impl(f"aten::{name}", kernel, dispatch_key)
         _rebind_npu_operators()
         _register_graph_handler()
@@ -131,12 +135,7 @@ def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Multiply two batches of matrices as aten::bmm does."""
-    if a.dim() != 3 or b.dim() != 3:
-        raise RuntimeError(f"bmm takes 3D tensors, got {a.dim()}D and {b.dim()}D")
-    if a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
-        raise RuntimeError(
-            f"bmm cannot multiply shapes {tuple(a.shape)} and {tuple(b.shape)}"
-        )
+    _require_batches("bmm", a, b)
     _require_products("bmm", a, b)
     if a.numel() == 0 or b.numel() == 0:
         return a.new_zeros((a.shape[0], a.shape[1], b.shape[2]))
@@ -190,17 +189,59 @@ def addmm(
 
     ``bias`` broadcasts to the product, has its dtype, and is not read at beta 0.
     """
-    if bias.dtype != a.dtype:
-        raise RuntimeError(
-            "addmm takes tensors of one dtype, "
-            f"got input {bias.dtype} and mat1 {a.dtype}"
-        )
-    product = mm(a, b)
-    addend = bias.expand(product.shape)
-    if alpha != 1:
-        product = product * alpha
-    # The product comes first, because the result has the strides of the first operand.
-    return product if beta == 0 else torch.add(product, addend, alpha=beta)
+    _require_addend("addmm", bias, a)
+    return _added(bias, mm(a, b), beta, alpha)
+
+
+def baddbmm(
+    bias: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: complex = 1,
+    alpha: complex = 1,
+) -> torch.Tensor:
+    """Compute ``beta * bias + alpha * bmm(a, b)`` as aten::baddbmm does."""
+    _require_addend("baddbmm", bias, a)
+    return _added(bias, bmm(a, b), beta, alpha)
+
+
+def addbmm(
+    bias: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: complex = 1,
+    alpha: complex = 1,
+) -> torch.Tensor:
+    """Add the products of a batch to ``bias`` as aten::addbmm does.
+
+    Their sum is one product of two matrices, of the batch's rows and columns in a line.
+    """
+    _require_batches("addbmm", a, b)
+    rows = a.transpose(0, 1).reshape(a.shape[1], a.shape[0] * a.shape[2])
+    columns = b.reshape(b.shape[0] * b.shape[1], b.shape[2])
+    return addmm(bias, rows, columns, beta=beta, alpha=alpha)
+
+
+def mv(a: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Multiply a matrix and a vector as aten::mv does."""
+    if vector.dim() != 1:
+        raise RuntimeError(f"mv takes a vector, got a {vector.dim()}D tensor")
+    return mm(a, vector.unsqueeze(1)).squeeze(1)
+
+
+def addmv(
+    bias: torch.Tensor,
+    a: torch.Tensor,
+    vector: torch.Tensor,
+    *,
+    beta: complex = 1,
+    alpha: complex = 1,
+) -> torch.Tensor:
+    """Compute ``beta * bias + alpha * mv(a, vector)`` as aten::addmv does."""
+    _require_addend("addmv", bias, a)
+    return _added(bias, mv(a, vector), beta, alpha)
 
 
 def mean(
@@ -266,18 +307,6 @@ def sum_all(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.
     return sum_dim(tensor, dtype=dtype)
 
 
-def sum_dim_out(
-    tensor: torch.Tensor,
-    dim: Sequence[int] | None = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """Add up over ``dim`` into ``out``, whose dtype is the result's unless one is given."""
-    return _written(out, sum_dim(tensor, dim, keepdim, dtype=dtype or out.dtype))
-
-
 def log_softmax(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
     """Compute aten::_log_softmax; ``half_to_float`` gives a float32 result."""
     kernel = torch.ops.batch_invariant_ops.npu_log_softmax_batch_invariant
@@ -288,13 +317,6 @@ def softmax(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     """Compute aten::_softmax; ``half_to_float`` gives a float32 result."""
     kernel = torch.ops.batch_invariant_ops.npu_softmax_batch_invariant
     return _normalised("softmax", kernel, tensor, dim, half_to_float)
-
-
-def softmax_out(
-    tensor: torch.Tensor, dim: int, half_to_float: bool, *, out: torch.Tensor
-) -> torch.Tensor:
-    """Compute aten::_softmax into ``out``."""
-    return _written(out, softmax(tensor, dim, half_to_float))
 
 
 class _AddRmsNorm:
@@ -359,23 +381,53 @@ def _raise_needs_version_2(name: str) -> NoReturn:
 
 
 def _aten_kernels(enable_bmm: bool) -> dict[str, Callable[..., torch.Tensor]]:
-    kernels: dict[str, Callable[..., torch.Tensor]] = {
+    kernels: dict[str, _Kernel] = {
         "mm": mm,
+        "mm.out": _into(mm),
+        "mm.dtype": _as_dtype(mm),
+        "mm.dtype_out": _into(_as_dtype(mm)),
         "matmul": matmul,
+        "matmul.out": _into(matmul),
         "addmm": addmm,
+        "addmm.out": _into(addmm),
+        "addmm.dtype": _as_dtype(addmm),
+        "addmm.dtype_out": _into(_as_dtype(addmm)),
+        "addmm_": _in_place(addmm),
+        "addbmm": addbmm,
+        "addbmm.out": _into(addbmm),
+        "addbmm_": _in_place(addbmm),
+        "mv": mv,
+        "mv.out": _into(mv),
+        "addmv": addmv,
+        "addmv.out": _into(addmv),
+        "addmv_": _in_place(addmv),
         "mean": mean_all,
+        "mean.dtype_out": _into(mean_all),
         "mean.dim": mean,
+        "mean.out": _into(mean),
         "_log_softmax": log_softmax,
+        "_log_softmax.out": _into(log_softmax),
     }
     if enable_bmm:
-        kernels["bmm"] = bmm
+        kernels |= {
+            "bmm": bmm,
+            "bmm.out": _into(bmm),
+            "bmm.dtype": _as_dtype(bmm),
+            "bmm.dtype_out": _into(_as_dtype(bmm)),
+            "baddbmm": baddbmm,
+            "baddbmm.out": _into(baddbmm),
+            "baddbmm.dtype": _as_dtype(baddbmm),
+            "baddbmm.dtype_out": _into(_as_dtype(baddbmm)),
+            "baddbmm_": _in_place(baddbmm),
+        }
     if _has_operator("npu_softmax_batch_invariant"):
-        kernels |= {"_softmax": softmax, "_softmax.out": softmax_out}
+        kernels |= {"_softmax": softmax, "_softmax.out": _into(softmax)}
     if _has_operator("npu_reduce_sum_batch_invariant"):
         kernels |= {
             "sum": sum_all,
             "sum.dim_IntList": sum_dim,
-            "sum.IntList_out": sum_dim_out,
+            "sum.out": _into_sum(sum_all),
+            "sum.IntList_out": _into_sum(sum_dim),
         }
     return kernels
 
@@ -484,6 +536,12 @@ def _load_extension() -> Exception | None:
     return None
 
 
+def _is_in_aten(name: str) -> bool:
+    """Return whether this torch has an overload."""
+    packet, _, overload = name.partition(".")
+    return hasattr(getattr(torch.ops.aten, packet, None), overload or "default")
+
+
 def _has_operator(name: str) -> bool:
     return hasattr(torch.ops.batch_invariant_ops, name)
 
@@ -523,6 +581,71 @@ def _require_products(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
             f"{name} takes floating point tensors in batch-invariant mode on the NPU, "
             f"got {a.dtype}"
         )
+
+
+def _require_batches(name: str, a: torch.Tensor, b: torch.Tensor) -> None:
+    if a.dim() != 3 or b.dim() != 3:
+        raise RuntimeError(f"{name} takes 3D tensors, got {a.dim()}D and {b.dim()}D")
+    if a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+        raise RuntimeError(
+            f"{name} cannot multiply shapes {tuple(a.shape)} and {tuple(b.shape)}"
+        )
+
+
+def _require_addend(name: str, bias: torch.Tensor, a: torch.Tensor) -> None:
+    if bias.dtype != a.dtype:
+        raise RuntimeError(
+            f"{name} takes tensors of one dtype, got {bias.dtype} and {a.dtype}"
+        )
+
+
+def _added(
+    bias: torch.Tensor, product: torch.Tensor, beta: complex, alpha: complex
+) -> torch.Tensor:
+    addend = bias.expand(product.shape)
+    if alpha != 1:
+        product = product * alpha
+    # The product comes first, because the result has the strides of the first operand.
+    return product if beta == 0 else torch.add(product, addend, alpha=beta)
+
+
+def _into(kernel: _Kernel) -> _Kernel:
+    """Return the overload that writes its result to ``out``."""
+
+    def overload(*args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return _written(out, kernel(*args, **kwargs))
+
+    return overload
+
+
+def _into_sum(kernel: _Kernel) -> _Kernel:
+    """Return the overload that adds up to ``out``, in its dtype unless one is given."""
+
+    def overload(
+        *args: Any, out: torch.Tensor, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        return _written(out, kernel(*args, dtype=dtype or out.dtype, **kwargs))
+
+    return overload
+
+
+def _in_place(kernel: _Kernel) -> _Kernel:
+    """Return the overload that writes its result to its first operand."""
+
+    def overload(first: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return first.copy_(kernel(first, *args, **kwargs))
+
+    return overload
+
+
+def _as_dtype(kernel: _Kernel) -> _Kernel:
+    """Return the overload whose last positional argument is the dtype of the result."""
+
+    def overload(*args: Any, **kwargs: Any) -> torch.Tensor:
+        *operands, dtype = args
+        return kernel(*(operand.to(dtype) for operand in operands), **kwargs)
+
+    return overload
 
 
 def _as_batch(tensor: torch.Tensor, batch: torch.Size) -> torch.Tensor:

@@ -15,7 +15,12 @@ NAMESPACES = ("torch.ops.npu", "torch_npu")
 REBOUND = (FUSED_ATTENTION, MAX_WORKSPACE, ADD_RMS_NORM)
 """What npu_ops replaces in both."""
 REGISTERED = (
-    "mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax", "_softmax",
-    "_softmax.out", "sum", "sum.dim_IntList", "sum.IntList_out",
+    "mm", "mm.out", "mm.dtype", "mm.dtype_out", "matmul", "matmul.out",
+    "addmm", "addmm.out", "addmm.dtype", "addmm.dtype_out", "addmm_",
+    "addbmm", "addbmm.out", "addbmm_", "mv", "mv.out", "addmv", "addmv.out", "addmv_",
+    "bmm", "bmm.out", "bmm.dtype", "bmm.dtype_out",
+    "baddbmm", "baddbmm.out", "baddbmm.dtype", "baddbmm.dtype_out", "baddbmm_",
+    "mean", "mean.dtype_out", "mean.dim", "mean.out", "_log_softmax", "_log_softmax.out",
+    "_softmax", "_softmax.out", "sum", "sum.out", "sum.dim_IntList", "sum.IntList_out",
 )  # fmt: skip
-"""What npu_ops registers under aten."""
+"""What npu_ops registers under aten, as far as the installed torch has it."""

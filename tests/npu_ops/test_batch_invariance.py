@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
+from sgl_npu_patch.simulator import device
 from tests.npu_ops.bits import on_npu, same_bits
 
 WIDTH = 24
@@ -41,7 +43,47 @@ def _attention_out(x: torch.Tensor, npu: Any) -> torch.Tensor:
     return out[0]
 
 
+def _into(call: Callable[..., torch.Tensor], x: torch.Tensor, *shape: int) -> torch.Tensor:
+    """Call it with a buffer of that shape as ``out``."""
+    out = x.new_empty(shape)
+    call(out=out)
+    return out
+
+
+def _zeros(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    return x.new_zeros(shape)
+
+
 OPERATORS: dict[str, Operator] = {
+    "mm.out": lambda x, npu: _into(partial(torch.mm, x, _weight(x, WIDTH, 5)), x, x.shape[0], 5),
+    "matmul.out": lambda x, npu: _into(
+        partial(torch.matmul, x, _weight(x, WIDTH, 5)), x, x.shape[0], 5
+    ),
+    "addmm.out": lambda x, npu: _into(
+        partial(torch.addmm, _zeros(x, x.shape[0], 5), x, _weight(x, WIDTH, 5)), x, x.shape[0], 5
+    ),
+    "addmm_": lambda x, npu: _zeros(x, x.shape[0], 5).addmm_(x, _weight(x, WIDTH, 5)),
+    "bmm.out": lambda x, npu: _into(
+        partial(torch.bmm, x[:, None], x[:, :, None]), x, x.shape[0], 1, 1
+    ),
+    "baddbmm": lambda x, npu: torch.baddbmm(
+        _zeros(x, x.shape[0], 1, 5),
+        x[:, None],
+        _weight(x, 1, WIDTH, 5).expand(x.shape[0], WIDTH, 5),
+    ),
+    "baddbmm_": lambda x, npu: _zeros(x, x.shape[0], 1, 1).baddbmm_(x[:, None], x[:, :, None]),
+    "addbmm": lambda x, npu: torch.addbmm(
+        _zeros(x, x.shape[0], 5), x[None], _weight(x, 1, WIDTH, 5)
+    ),
+    "addbmm_": lambda x, npu: _zeros(x, x.shape[0], 5).addbmm_(x[None], _weight(x, 1, WIDTH, 5)),
+    "mv": lambda x, npu: torch.mv(x, _weight(x, WIDTH)),
+    "mv.out": lambda x, npu: _into(partial(torch.mv, x, _weight(x, WIDTH)), x, x.shape[0]),
+    "addmv": lambda x, npu: torch.addmv(_zeros(x, 1), x, _weight(x, WIDTH)),
+    "addmv_": lambda x, npu: _zeros(x, x.shape[0]).addmv_(x, _weight(x, WIDTH)),
+    "mean.out": lambda x, npu: _into(partial(torch.mean, x, -1), x, x.shape[0]),
+    "log_softmax.out": lambda x, npu: _into(partial(torch.log_softmax, x, -1), x, *x.shape),
+    "sum.out": lambda x, npu: _into(partial(torch.sum, x, -1), x, x.shape[0]),
+    "softmax.out": lambda x, npu: _into(partial(torch.softmax, x, -1), x, *x.shape),
     "mm": lambda x, npu: torch.mm(x, _weight(x, WIDTH, 5)),
     "linear": lambda x, npu: functional.linear(x, _weight(x, 5, WIDTH)),
     "linear with bias": lambda x, npu: functional.linear(x, _weight(x, 5, WIDTH), _weight(x, 5)),
@@ -92,13 +134,16 @@ each_mode = pytest.mark.parametrize(
 def differing(operator: Operator, npu: Any, dtype: torch.dtype) -> list[tuple[int, int]]:
     """Return the (row, batch size) at which a row's bits are not those it has alone."""
     batch = on_npu(ROWS, WIDTH, dtype=dtype)
-    alone = [operator(batch[row : row + 1], npu) for row in range(ROWS)]
     found = []
-    for size in range(2, ROWS + 1):
-        together = operator(batch[:size], npu)
-        found += [
-            (row, size) for row in range(size) if not same_bits(together[row : row + 1], alone[row])
-        ]
+    with device.adversarial():
+        alone = [operator(batch[row : row + 1], npu) for row in range(ROWS)]
+        for size in range(2, ROWS + 1):
+            together = operator(batch[:size], npu)
+            found += [
+                (row, size)
+                for row in range(size)
+                if not same_bits(together[row : row + 1], alone[row])
+            ]
     return found
 
 

@@ -49,6 +49,30 @@ def test_the_operators_named_for_the_seams_are_those_replaced(npu_ops: Any) -> N
     assert {*operators.REBOUND} == {name for _, name in npu_ops._state.originals}
 
 
+def test_no_overload_of_what_is_replaced_is_left_out() -> None:
+    """One of numbers instead of tensors needs nothing; torch may come to have more."""
+    packets = {name.partition(".")[0] for name in operators.REGISTERED}
+    for packet in packets | {f"{name}_" for name in packets if hasattr(torch.ops.aten, f"{name}_")}:
+        operator = getattr(torch.ops.aten, packet)
+        named = {
+            packet if overload == "default" else f"{packet}.{overload}"
+            for overload in operator.overloads()
+            if str(getattr(operator, overload)._schema.returns[0].type) == "Tensor"
+        }
+        assert named <= {*operators.REGISTERED}
+
+
+@pytest.mark.usefixtures("mode", "no_grad")
+@pytest.mark.parametrize("name", ["mm", "bmm"])
+def test_the_dtype_of_a_product_may_be_asked_for(name: str) -> None:
+    shapes = {"mm": [(3, 8), (8, 4)], "bmm": [(2, 3, 8), (2, 8, 4)]}[name]
+    a, b = (on_npu(*shape, dtype=torch.bfloat16) for shape in shapes)
+    product = getattr(torch, name)(a, b, out_dtype=torch.float32)
+    assert product.dtype == torch.float32
+    expected = getattr(torch, name)(device.cpu(a).float(), device.cpu(b).float())
+    torch.testing.assert_close(device.cpu(product), expected)
+
+
 @pytest.mark.parametrize("extension_version", ["1.0.0", "2.0.0"])
 @pytest.mark.usefixtures("extension_version")
 class TestLeaving:
@@ -150,11 +174,16 @@ class TestEntering:
 
         monkeypatch.setattr(torch.library.Library, "impl", spy)
         npu_ops.enable()
-        products = ["aten::mm", "aten::matmul", "aten::addmm", "aten::bmm"]
-        reductions = ["aten::mean", "aten::mean.dim", "aten::sum", "aten::sum.dim_IntList"]
-        softmax = ["aten::_log_softmax", "aten::_softmax"]
-        buffers = ["aten::_softmax.out", "aten::sum.IntList_out"]
-        assert sorted(registered) == sorted(products + reductions + softmax + buffers)
+        assert registered == [f"aten::{name}" for name in npu_ops._aten_kernels(True)]
+
+    def test_what_this_torch_lacks_is_left_out(
+        self, npu_ops: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """torch before 2.8 has no overload for the dtype of a product."""
+        kernels = {"mm": npu_ops.mm, "mm.no_such": npu_ops.mm, "no_such": npu_ops.mm}
+        monkeypatch.setattr(npu_ops, "_aten_kernels", lambda _: kernels)
+        npu_ops.enable()
+        assert not _native()
 
     def test_again_after_leaving(self, npu_ops: Any) -> None:
         for _ in range(3):

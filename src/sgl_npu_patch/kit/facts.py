@@ -43,8 +43,11 @@ FOR_GRAPHS = (
 )
 """What version 2.0.0 of the extension adds, without which graphs stay off."""
 
-ATEN = ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax")
-"""The operators of aten that the mode registers."""
+ATEN = (
+    "mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "_log_softmax", "_softmax", "sum",
+    "sum.dim_IntList",
+)  # fmt: skip
+"""The operators of aten whose kernels are told; the mode registers further overloads of them."""
 
 OPERATORS = (
     "mm", "matmul", "addmm", "bmm", "mean", "mean.dim", "log_softmax", "fused_attention",
