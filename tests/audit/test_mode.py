@@ -5,6 +5,7 @@ import pytest
 from sgl_npu_patch.audit.mode import read_mode
 from sgl_npu_patch.audit.parsed import Parsed
 from sgl_npu_patch.audit.run import audit
+from sgl_npu_patch.codemods.upstream.operators import REGISTERED
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from tests.audit.trees import ENABLE, MODE, memory
 from tests.helpers import ROOT, MemoryTree
@@ -26,9 +27,7 @@ def test_a_patched_tree() -> None:
     attention = "npu_fused_infer_attention_score"
     assert replaced(package(patched())) == {
         "HCCL_DETERMINISTIC",
-        *(f"aten::{n}" for n in ("mm", "matmul", "addmm", "bmm", "mean", "mean.dim")),
-        *(f"aten::{n}" for n in ("_log_softmax", "_softmax", "_softmax.out")),
-        *(f"aten::{n}" for n in ("sum", "sum.dim_IntList", "sum.IntList_out")),
+        *(f"aten::{name}" for name in REGISTERED),
         *(
             f"{namespace}.{name}"
             for namespace in ("torch.ops.npu", "torch_npu")

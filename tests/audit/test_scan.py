@@ -60,6 +60,24 @@ def test_a_finding(source: str, name: str) -> None:
     assert found(source) == [name]
 
 
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("torch.mm(x, y, out=z)", "torch.mm"),
+        ("torch.mm(x, y, out_dtype=torch.float32)", "torch.mm"),
+        ("torch.mm(x, y, out_dtype=torch.float32, out=z)", "torch.mm"),
+        ("torch.baddbmm(z, x, y)", "torch.baddbmm"),
+        ("z.addmm_(x, y)", "Tensor.addmm_"),
+        ("x.mv(y)", "Tensor.mv"),
+        ("torch.mean(x, -1, out=z)", "torch.mean"),
+        ("torch.log_softmax(x, -1, out=z)", "torch.log_softmax"),
+    ],
+)
+def test_an_overload_that_the_mode_does_not_register_is_native(source: str, name: str) -> None:
+    """This tree's mode registers what SGLang's own did, without any overload of it."""
+    assert found(source) == [name]
+
+
 @pytest.mark.parametrize("source", ["torch.nn.functional.linear(x, w)", "F.linear(x, w, None)"])
 def test_a_linear_layer_without_bias_is_replaced(source: str) -> None:
     (call,) = calls({NPU: f"import torch\nimport torch.nn.functional as F\n{source}\n"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
@@ -158,7 +158,7 @@ class _File:
         why = self._exempt(name, site, operator, call)
         if why:
             operator = Operator("invariant", why, None, operator.source)
-        by = operator.by or (name,)
+        by = _overloads(operator.by or (name,), name, call)
         return Call(
             "operator",
             name,
@@ -220,6 +220,31 @@ class _File:
                 if self._mode.replaces((name,)):
                     site = Site(self._path, node.lineno, "")
                     yield Call("by-value", name, site, _by_value(self._catalogue.find(name)))
+
+
+_OUT = {
+    "aten::mean": "aten::mean.dtype_out",
+    "aten::mean.dim": "aten::mean.out",
+    "aten::sum.dim_IntList": "aten::sum.IntList_out",
+}
+"""The overloads with a buffer for the result that are not named by aten's rule."""
+
+
+def _overloads(names: Iterable[str], called: str, call: ast.Call | None) -> tuple[str, ...]:
+    """Name the overloads of aten that a call runs, of those that it runs without keywords."""
+    given = {each.arg for each in call.keywords} if call is not None else set()
+    found = []
+    for name in names:
+        if not name.startswith("aten::"):
+            found.append(name)
+        elif "out" in given:
+            out = f"{name}.dtype_out" if "out_dtype" in given else _OUT.get(name, f"{name}.out")
+            found.append(out)
+        elif "out_dtype" in given:
+            found.append(f"{name}.dtype")
+        else:
+            found.append(f"{name}_" if called.endswith("_") else name)
+    return tuple(found)
 
 
 def full_name(use: Use) -> str:
