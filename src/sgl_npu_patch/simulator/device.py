@@ -491,8 +491,9 @@ class _PlainTensors:
     __slots__ = ("_grad", "_mode")
 
     def __enter__(self) -> None:
-        self._mode: Any = torch._C._InferenceMode(False)
-        self._mode.__enter__()
+        mode: Any = torch._C._InferenceMode(False)
+        mode.__enter__()
+        self._mode = mode
         self._grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
 
