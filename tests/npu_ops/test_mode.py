@@ -65,8 +65,8 @@ def test_no_overload_of_what_is_replaced_is_left_out() -> None:
 @pytest.mark.usefixtures("mode", "no_grad")
 @pytest.mark.parametrize("name", ["mm", "bmm"])
 def test_the_dtype_of_a_product_may_be_asked_for(name: str) -> None:
-    shapes = {"mm": [(3, 8), (8, 4)], "bmm": [(2, 3, 8), (2, 8, 4)]}[name]
-    a, b = (on_npu(*shape, dtype=torch.bfloat16) for shape in shapes)
+    batch = [2] if name == "bmm" else []
+    a, b = (on_npu(*batch, *shape, dtype=torch.bfloat16) for shape in ((3, 8), (8, 4)))
     product = getattr(torch, name)(a, b, out_dtype=torch.float32)
     assert product.dtype == torch.float32
     expected = getattr(torch, name)(device.cpu(a).float(), device.cpu(b).float())
