@@ -6,6 +6,7 @@ import os
 import struct
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -110,6 +111,43 @@ def test_an_execution_leaves_no_trace(tree: Path) -> None:
     assert torch.compile is compiler
     assert "SET_BY_SGLANG" not in os.environ
     assert not list(tree.rglob("__pycache__"))
+
+
+def test_what_was_imported_between_two_entries_is_hidden(tree: Path) -> None:
+    (tree / "sglang/srt/late.py").write_text("import late_package as found\n")
+    execution = Execution(tree)
+    with execution:
+        pass
+    sys.modules["late_package"] = outside = ModuleType("late_package")
+    try:
+        for _ in range(2):
+            with execution:
+                stub = execution.load("sglang.srt.late").found
+                assert stub is not outside
+                assert sys.modules["late_package"] is stub
+            assert sys.modules["late_package"] is outside
+    finally:
+        del sys.modules["late_package"]
+
+
+def test_torchs_compiler_is_imported_as_if_nothing_were_entered(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of its own stands for it, which takes seconds to import."""
+    (tmp_path / "_dynamo_of_a_test.py").write_text("import sys\nseen = {*sys.modules}\n")
+    monkeypatch.setattr(torch, "__path__", [*torch.__path__, str(tmp_path)])
+    (tree / "sglang/srt/compiling.py").write_text("import triton, torch._dynamo_of_a_test\n")
+    name = "torch._dynamo_of_a_test"
+    outside = {*sys.modules}
+    with Execution(tree), Execution(tree) as execution:
+        module = execution.load("sglang.srt.compiling")
+        seen = sys.modules.pop(name).seen
+        assert seen == outside | {name}
+        assert sys.modules["triton"] is module.triton
+        assert sys.modules["sglang.srt.compiling"] is module
+        assert torch.compile == execution._record_compile
+    assert {*sys.modules} == outside
+    vars(torch).pop("_dynamo_of_a_test")
 
 
 def test_only_an_npu_has_torch_npu_and_only_if_provided(tree: Path) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from sgl_npu_patch.codemods.upstream.modules import EXECUTED
-from sgl_npu_patch.codemods.upstream.symbols import SYMBOLS, Symbol
+from sgl_npu_patch.codemods.upstream.symbols import Symbol
 
 _DEPTH = 8
 """How many modules a name may be imported through."""
@@ -106,10 +105,9 @@ def _find(package: Path, symbol: Symbol) -> Definition | None:
         module = _followed(package, form.module, form.name)
         if module is not None:
             return Definition(form.name, module)
-    defined = _definitions(package)
     for name in reversed(symbol.names):
-        if name in defined:
-            return Definition(name, defined[name][0])
+        for module in _searched(package, name):
+            return Definition(name, module)
     return None
 
 
@@ -129,27 +127,30 @@ def _followed(package: Path, module: str, name: str, depth: int = _DEPTH) -> str
     return None
 
 
+def _searched(package: Path, name: str) -> Iterator[str]:
+    """Search the package for the modules that define a name."""
+    for module, text in _texts(package):
+        if name.encode() in text and _definition(name).search(text):
+            yield module
+
+
 @cache
-def _definitions(package: Path) -> dict[str, tuple[str, ...]]:
-    """Search the tree for the modules that define each of the symbols."""
-    known = (*SYMBOLS.values(), *EXECUTED.values())
-    sought = _definition(*(name for symbol in known for name in symbol.names))
-    found: dict[str, tuple[str, ...]] = {}
+def _texts(package: Path) -> list[tuple[str, bytes]]:
+    """Read all modules of a package."""
+    texts = []
     for file in sorted((package / "srt").rglob("*.py")):
         parts = file.relative_to(package.parent).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        for match in sought.finditer(file.read_bytes()):
-            name = (match[1] or match[2]).decode()
-            found[name] = (*found.get(name, ()), module)
-    return found
+        texts.append((module, file.read_bytes()))
+    return texts
 
 
 @cache
-def _definition(*names: str) -> re.Pattern[bytes]:
-    """Match the definitions of some names, at the top of a module or in a class."""
-    sought = "|".join(map(re.escape, names)).encode()
+def _definition(name: str) -> re.Pattern[bytes]:
+    """Match a definition of that name, at the top of a module or in a class."""
     return re.compile(
-        rb"^(?:[ \t]*(?:def|class)[ \t]+(%(names)s)\b|(%(names)s)[ \t]*[:=])" % {b"names": sought},
+        rb"^(?:[ \t]*(?:def|class)[ \t]+%(name)s\b|%(name)s[ \t]*[:=])"
+        % {b"name": re.escape(name).encode()},
         re.MULTILINE,
     )
 

@@ -29,8 +29,6 @@ from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch._dynamo  # fails later, once a stub stands in for triton
-import torch._inductor.utils  # the same
 
 from sgl_npu_patch.codemods.upstream.symbols import DISPATCH, Symbol
 from sgl_npu_patch.simulator.modules import (
@@ -51,6 +49,9 @@ VENDORED = "sglang.srt.hardware_backend.npu.batch_invariant_ops"
 _NPU_PACKAGES = ("torch_npu", "batch_invariant_ops")
 _CUDA_PACKAGES = ("deep_gemm", "flashinfer", "sgl_kernel")
 _KEPT = sys.stdlib_module_names | {"numpy", "sglang", "torch", "typing_extensions"}
+_ASKING = ("torch._dynamo", "torch._inductor")
+"""Packages of torch that look for triton, in whose place a stub must not stand then. They take as
+long to import as the rest of torch, and hardly a tree needs them."""
 _PREDICATES = ("cpu", "cuda", "cuda_alike", "hip", "hpu", "mps", "musa", "npu", "xpu")
 
 
@@ -98,6 +99,26 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         return _parse(Path(self.path)).code
+
+
+class _Aside(importlib.abc.Loader):
+    """Load a module of torch as if no execution were entered."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        entered = [finder for finder in sys.meta_path if isinstance(finder, Execution)]
+        for execution in entered:
+            execution._step_out()
+        try:
+            self._loader.exec_module(module)
+        finally:
+            for execution in reversed(entered):
+                execution._step_in()
 
 
 class Compiled:
@@ -160,26 +181,35 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         }
         self._mine: dict[str, Any] = dict(self._provide)
         self._saved: dict[str, Any] = {}
+        # So that entering it again costs no look at each of a thousand modules.
+        self._of_others: set[str] = set()
         self._compile: Any = None
         self._entered = 0
 
     def __enter__(self) -> Execution:
         self._entered += 1
         if self._entered == 1:
-            self._displace(self._roots)
-            sys.modules.update(self._mine)
-            sys.meta_path.insert(0, self)
-            self._compile = torch.compile
-            vars(torch)["compile"] = self._record_compile
+            self._step_in()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._entered -= 1
-        if self._entered:
-            return
+        if not self._entered:
+            self._step_out()
+
+    def _step_in(self) -> None:
+        self._displace(self._roots)
+        sys.modules.update(self._mine)
+        sys.meta_path.insert(0, self)
+        self._compile = torch.compile
+        vars(torch)["compile"] = self._record_compile
+
+    def _step_out(self) -> None:
         vars(torch)["compile"] = self._compile
         sys.meta_path.remove(self)
-        self._mine = {name: sys.modules.pop(name) for name in list(sys.modules) if self._owns(name)}
+        names = sys.modules.keys() - self._of_others
+        self._mine = {name: sys.modules.pop(name) for name in names if self._owns(name)}
+        self._of_others = set(sys.modules)
         sys.modules.update(self._saved)
         self._saved = {}
 
@@ -256,6 +286,8 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.startswith(_ASKING):
+            return _aside(fullname, path)
         if not self._owns(fullname):
             return None
         if self._is_real(fullname) and (file := self.file(fullname)) is not None:
@@ -303,13 +335,14 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return name.partition(".")[0] in self._roots
 
     def _displace(self, roots: Collection[str]) -> None:
-        for name in list(sys.modules):
+        for name in sys.modules.keys() - self._of_others:
             if name.partition(".")[0] in roots:
                 self._saved[name] = sys.modules.pop(name)
 
     def _stub_roots(self, roots: Iterable[str]) -> None:
         new = {root for root in roots if root not in _KEPT} - self._roots
         if new:
+            self._of_others.clear()
             self._displace(new)
             self._roots |= new
 
@@ -319,6 +352,13 @@ class Execution(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         compiled = Compiled(model, options)
         self.compiled.append(compiled)
         return compiled
+
+
+def _aside(name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    spec = importlib.machinery.PathFinder.find_spec(name, path)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _Aside(spec.loader)
+    return spec
 
 
 def utilities(device: Device) -> dict[str, object]:
