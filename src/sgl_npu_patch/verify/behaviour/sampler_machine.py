@@ -96,15 +96,31 @@ class Machine:
         self, requests: Sequence[Request], *, logprobs: bool = False, info: Any = None
     ) -> tuple[list[int], SimpleNamespace]:
         """Run `Sampler.forward` on one batch and give its tokens and its output."""
-        count = len(requests)
-        output = SimpleNamespace(
-            next_token_logits=torch.stack([request.logits for request in requests])
-        )
+        logits = torch.stack([request.logits for request in requests])
         positions = torch.tensor([request.position for request in requests])
+        return self._forward(logits, info or sampling_info(requests), positions, logprobs=logprobs)
+
+    def draw_repeated(
+        self, request: Request, seeds: torch.Tensor, positions: torch.Tensor
+    ) -> list[int]:
+        """Draw a batch of one request, each row with a seed and position of its own."""
+        count = len(seeds)
+        info = sampling_info([request])
+        for name, value in vars(info).items():
+            if isinstance(value, torch.Tensor):
+                setattr(info, name, value.repeat_interleave(count, dim=0))
+        info.sampling_seed = seeds
+        return self._forward(request.logits.repeat(count, 1), info, positions)[0]
+
+    def _forward(
+        self, logits: torch.Tensor, info: Any, positions: torch.Tensor, *, logprobs: bool = False
+    ) -> tuple[list[int], SimpleNamespace]:
+        count = len(logits)
+        output = SimpleNamespace(next_token_logits=logits)
         with self.execution:
             tokens: torch.Tensor = self.sampler(
                 output,
-                info or sampling_info(requests),
+                info,
                 logprobs,
                 [0] * count,
                 [None] * count,

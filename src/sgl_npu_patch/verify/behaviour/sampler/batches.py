@@ -150,9 +150,15 @@ def logprobs_change_nothing(trial: Trial) -> None:
                 tokens, output = on.forward(seeded, logprobs=True)
                 raw = original or request.top_k == 1
                 logits = request.logits if raw else request.logits / request.temperature
-                torch.testing.assert_close(
-                    output.next_token_logprobs, torch.log_softmax(logits, dim=-1)[tokens]
-                )
+                found = output.next_token_logprobs
+                right = torch.log_softmax(logits, dim=-1)[tokens]
+                if found.shape != right.shape or not torch.allclose(found, right, 1e-6, 1e-5):
+                    raise Failed(
+                        "the log-probabilities are not those of the logits",
+                        expected=str(right.tolist())[:200],
+                        found=str(found.tolist())[:200],
+                        code=shown_call(request),
+                    )
 
 
 @sampler_check()

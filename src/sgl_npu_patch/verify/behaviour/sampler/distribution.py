@@ -246,9 +246,10 @@ def _rounded(values: torch.Tensor) -> list[float]:
 
 
 def _draw_many(on: Machine, request: Request, vary: str) -> list[int]:
+    numbers = torch.arange(DRAWS)
     if vary == "seeds":
-        return on.draw([replace(request, seed=i * 31 + 5, position=3) for i in range(DRAWS)])
-    return on.draw([replace(request, seed=42, position=i) for i in range(DRAWS)])
+        return on.draw_repeated(request, numbers * 31 + 5, torch.full_like(numbers, 3))
+    return on.draw_repeated(request, torch.full_like(numbers, 42), numbers)
 
 
 def _drawn_by(on: Machine, draw: Callable[..., Any], weights: torch.Tensor) -> list[int]:
