@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sgl_npu_patch.codemods import SERIES
 from sgl_npu_patch.engine.errors import Refused, Site, Unparsable, UsageError
 from sgl_npu_patch.engine.model import Result
+from sgl_npu_patch.engine.overlay import Overlay
 from sgl_npu_patch.engine.plan import Plan, make_plan
 from sgl_npu_patch.engine.trees.directory import SourceTree
 from sgl_npu_patch.engine.trees.open import as_folder
@@ -104,7 +105,9 @@ def verify(
         from sgl_npu_patch.verify import off_npu
 
         tell("comparison with the unpatched tree off an NPU")
-        results += off_npu.check(judged, judge(base), only)
+        # Of the base only the files that differ are read again.
+        original = judge(Overlay(base, judged.overlay.cache.for_another_tree()))
+        results += off_npu.check(judged, original, only)
     if torch_npu is not None:
         tell(f"contracts with torch_npu {torch_npu}")
         contracts = import_module("sgl_npu_patch.verify.contracts")

@@ -67,6 +67,7 @@ class Judged:
     overlay: Overlay
     plan: Plan
     _trees: dict[PurePosixPath, ast.Module] = field(default_factory=dict)
+    _compiled: dict[PurePosixPath, SyntaxError | ValueError | None] = field(default_factory=dict)
     _tables: dict[PurePosixPath, symtable.SymbolTable] = field(default_factory=dict)
     _places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
 
@@ -138,6 +139,16 @@ class Judged:
             except SyntaxError as error:
                 raise _newer(path, error) from error
         return self._trees[path]
+
+    def compiles(self, path: PurePosixPath) -> SyntaxError | ValueError | None:
+        """Return why a file does not compile, None if it does; see `module`."""
+        if path not in self._compiled:
+            self._compiled[path] = None
+            try:
+                compile(self.module(path), str(path), "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                self._compiled[path] = error
+        return self._compiled[path]
 
     def table(self, path: PurePosixPath) -> symtable.SymbolTable:
         """Give the scopes of a file; see `module`."""

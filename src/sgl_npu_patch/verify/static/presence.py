@@ -66,10 +66,8 @@ def compiles(judged: Judged, seam: str) -> Iterator[Finding]:
     if not files:
         raise NotApplicable("it has no file in this tree")
     for path in files:
-        module = judged.module(path)
-        try:
-            compile(module, str(path), "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
+        error = judged.compiles(path)
+        if error is not None:
             line = getattr(error, "lineno", 0) or 0
             said = getattr(error, "msg", "") or str(error)
             yield Finding(
