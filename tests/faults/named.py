@@ -199,8 +199,11 @@ FAULTS: dict[str, Fault] = {
     "compiled on the NPU": _sampler(
         "not_compiled_on_an_npu", (_COMPILE, "@torch.compile(dynamic=True)")
     ),
-    "compiled nowhere": _sampler(
-        "other_backends_keep_their_tokens", (_COMPILE, "@torch.compile(dynamic=True, disable=True)")
+    "compiled nowhere": Fault(
+        "sampler",
+        ("seeded_sampling.other_backends_keep_their_tokens",),
+        (("sampler", _COMPILE, "@torch.compile(dynamic=True, disable=True)"),),
+        also=("seeded_sampling",),
     ),
     "the values of min-p forgotten": _sampler(
         "min_p_works_on_the_fused_path", (".max(dim=-1).values * min_ps", ".max(dim=-1) * min_ps")
