@@ -12,6 +12,9 @@ PRISTINE := $(DEMO)/sglang-$(RELEASE)
 PATCHED := $(DEMO)/sglang-$(RELEASE)-patched
 TYPED := build/typed/sgl_npu_patch
 
+# Tests start the program hundreds of times: its modules are to be compiled once, not each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-all lint typecheck docs docs-torch-npu refresh refresh-server bench clean
 
 run: $(VENV)/run.stamp $(PRISTINE)/sglang
