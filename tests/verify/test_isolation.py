@@ -23,11 +23,15 @@ HOSTILE, OTHER, BROKEN = (f"tests.verify.{name}" for name in ("hostile", "other"
 
 @pytest.fixture(autouse=True)
 def this_folder_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, tmp_path)
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     # Where the throw-away homes of this test stand, so that what is left behind is seen.
-    (tmp_path / "homes").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "homes"))
-    trap = tmp_path / hostile.TRAP
+    (package / "homes").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(package / "homes"))
+    trap = package / hostile.TRAP
     trap.mkdir()
     (trap / "kept").write_text("kept")
 
@@ -49,40 +53,52 @@ def run(package: Path, *only: str, seconds: float = 60) -> dict[str, Result]:
     return {result.id.removeprefix("hostile."): result for result in results}
 
 
-def test_what_reaches_beyond_the_home_is_refused(tmp_path: Path) -> None:
-    names = [f"refused_{name}" for name in hostile.ATTEMPTS]
-    before = (tmp_path / hostile.TRAP / "kept").stat()
-    results = run(tmp_path, *names, "allowed")
-    assert {name: r.message for name, r in results.items() if r.verdict != "pass"} == {}
-    assert [*results] == [*names, "allowed"]
-    assert [path.name for path in (tmp_path / hostile.TRAP).iterdir()] == ["kept"]
-    assert (tmp_path / hostile.TRAP / "kept").read_text() == "kept"
-    after = (tmp_path / hostile.TRAP / "kept").stat()
-    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+REFUSED = [f"refused_{name}" for name in hostile.ATTEMPTS]
 
 
-def test_the_environment_holds_nothing_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret-value")
-    monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    result = run(tmp_path, "environment")["environment"]
-    assert "secret" not in result.message
-    assert str(tmp_path / "user") not in result.message
-    assert str(tmp_path / "homes") in result.message
+@pytest.fixture(scope="module")
+def after_each_other(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
+    """Run in one process what a process survives; `user` stands for the user's home."""
+    package = tmp_path_factory.mktemp("package")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        prepare(monkeypatch, package)
+        monkeypatch.setenv("HF_TOKEN", "secret-value")
+        monkeypatch.setenv("HOME", str(package / "user"))
+        kept = package / hostile.TRAP / "kept"
+        before = kept.stat()
+        found = run(package, "prints", "exits", "interrupts", *REFUSED, "environment", "allowed")
+        assert [path.name for path in kept.parent.iterdir()] == ["kept"]
+        assert kept.read_text() == "kept"
+        after = kept.stat()
+        assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    return found
 
 
-def test_what_is_printed_is_no_verdict(tmp_path: Path) -> None:
-    results = run(tmp_path, "prints", "passes")
-    assert (results["prints"].verdict, results["prints"].message) == ("fail", "it printed")
-    assert results["passes"].verdict == "pass"
+def test_what_reaches_beyond_the_home_is_refused(after_each_other: dict[str, Result]) -> None:
+    found = {name: each for name, each in after_each_other.items() if name in {*REFUSED, "allowed"}}
+    assert {name: r.message for name, r in found.items() if r.verdict != "pass"} == {}
+    assert [*found] == [*REFUSED, "allowed"]
+
+
+def test_the_environment_holds_nothing_of_the_user(after_each_other: dict[str, Result]) -> None:
+    told = after_each_other["environment"].message
+    assert "secret" not in told
+    assert "/user" not in told
+    assert "/homes/" in told
+
+
+def test_what_is_printed_is_no_verdict(after_each_other: dict[str, Result]) -> None:
+    found = after_each_other["prints"]
+    assert (found.verdict, found.message) == ("fail", "it printed")
+    assert after_each_other["allowed"].verdict == "pass"
 
 
 @pytest.mark.parametrize("name", ["exits", "interrupts"])
-def test_an_exit_is_a_failure_and_the_next_check_runs(tmp_path: Path, name: str) -> None:
-    results = run(tmp_path, name, "passes")
-    assert results[name].verdict == "fail"
-    assert results["passes"].verdict == "pass"
+def test_an_exit_is_a_failure_and_the_next_check_runs(
+    after_each_other: dict[str, Result], name: str
+) -> None:
+    assert after_each_other[name].verdict == "fail"
+    assert after_each_other["allowed"].verdict == "pass"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +171,8 @@ def children(pid: int) -> list[int]:
     return [int(each) for file in found for each in file.read_text().split()]
 
 
-def test_checks_are_chosen_by_id_and_by_seam(tmp_path: Path) -> None:
-    for chosen in ("other", "other.passes"):
-        request = {**asked(tmp_path), "only": [chosen]}
-        (result,) = isolation.run([OTHER], request, seconds=60)
-        assert (result.id, result.verdict, result.seam) == ("other.passes", "pass", "other")
+def test_checks_are_chosen_by_seam_as_well(tmp_path: Path) -> None:
+    request = {**asked(tmp_path), "only": ["other"]}
+    (result,) = isolation.run([OTHER], request, seconds=60)
+    assert (result.id, result.verdict, result.seam) == ("other.passes", "pass", "other")
     assert isolation.run([OTHER], {**asked(tmp_path), "only": ["sampler"]}, seconds=60) == []
