@@ -68,7 +68,7 @@ def range_of(repository: Path) -> list[TreeRef]:
 
 
 @settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=st.lists(st.sampled_from(range(len(STEPS))), min_size=1, max_size=12))
 def test_results_depend_on_nothing_but_the_trees(

@@ -121,7 +121,7 @@ def test_a_native_sampler_fails_by_its_gaps(version: str) -> None:
     assert {found[name].gap for name in failed(found)} == gaps
 
 
-@pytest.mark.parametrize("version", sampled(RELEASES_NATIVE, ("0.5.13", "0.5.23")))
+@pytest.mark.parametrize("version", sampled(RELEASES_NATIVE, ("0.5.23",)))
 def test_the_repair_rewrites_one_line_and_differs_nowhere_off_an_npu(version: str) -> None:
     files = sources(version)
     patched = result(files, edited.judge(files))
@@ -165,7 +165,7 @@ ASCEND_PATH = (
 )
 
 
-@pytest.mark.parametrize("version", ALIKE)
+@pytest.mark.parametrize("version", sampled(ALIKE, ("0.5.12",)))
 def test_the_releases_between_run_the_same_code(version: str) -> None:
     assert ascend_path(version) in [ascend_path(executed) for executed in PATCHED]
 

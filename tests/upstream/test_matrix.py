@@ -79,13 +79,12 @@ def test_releases_of_a_repository(tmp_path: Path, kind: str, versions: tuple[str
 
 
 def test_releases_and_folders() -> None:
-    asked = [">=0.5.3rc2,<0.5.4", "==0.5.23", *(FORKS[0], FORKS[-1])]
+    asked = [">=0.5.3rc2,<0.5.3.post1", "==0.5.23", *(FORKS[0], FORKS[-1])]
     options = [part for each in asked for part in ("--releases", each)]
     options += ["--trees", str(release_tree("0.5.9"))]
     run = program("matrix", *options, "--format", "json")
     results = run.report["results"]
-    old = ["0.5.3rc2", "0.5.3", "0.5.3.post1", "0.5.3.post2", "0.5.3.post3"]
-    names = [*old, "0.5.23", FORKS[0], FORKS[-1], str(release_tree("0.5.9"))]
+    names = ["0.5.3rc2", "0.5.3", "0.5.23", FORKS[0], FORKS[-1], str(release_tree("0.5.9"))]
     assert [result["name"] for result in results] == names
     for result in results:
         version = "0.5.9" if result["name"].startswith("/") else result["name"]

@@ -11,8 +11,16 @@ from sgl_npu_patch.verify import off_npu
 from sgl_npu_patch.verify.static.judged import judge
 from tests.helpers import COMMON, OPS, SAMPLER, SERVER_ARGS
 from tests.upstream.releases import release_tree
-from tests.upstream.trees import patched_tree
-from tests.verify.checked import comparison, edited, failures, original, patch, patched
+from tests.upstream.trees import patched_tree, sampled
+from tests.verify.checked import (
+    comparison,
+    edited,
+    failures,
+    memory,
+    original,
+    patch,
+    patched,
+)
 
 NOWHERE_ELSE = off_npu.NOWHERE_ELSE
 
@@ -54,7 +62,11 @@ def test_what_passes_a_parameter_may_stand_in_another_file_than_what_takes_it() 
 
 
 @pytest.mark.parametrize(
-    "version", ["0.5.3.post2", "0.5.9", "0.5.12.post1", "0.5.16", "0.5.18", "0.5.23"]
+    "version",
+    sampled(
+        ("0.5.3.post2", "0.5.9", "0.5.12.post1", "0.5.16", "0.5.18", "0.5.23"),
+        ("0.5.3.post2", "0.5.12.post1", "0.5.23"),
+    ),
 )
 def test_a_patched_release_differs_by_design_only(version: str) -> None:
     trees = (patched_tree(version), release_tree(version))
@@ -158,9 +170,6 @@ def test_predicates_in_other_forms() -> None:
 
 
 def test_selection() -> None:
-    tree, base = (
-        judge(open_directory(path, PROJECT))
-        for path in (patched_tree("0.5.9"), release_tree("0.5.9"))
-    )
+    tree, base = (judge(memory(sources)) for sources in (patched(), original()))
     assert [r.id for r in off_npu.check(tree, base, ["sampler"])] == ["sampler.unchanged_off_npu"]
     assert [r.id for r in off_npu.check(tree, base, [NOWHERE_ELSE])] == [NOWHERE_ELSE]
