@@ -228,9 +228,9 @@ def _keep_prompts_whole(config: Any) -> dict[str, Any]:
         changes[_CHUNK] = whole
         _warn_once(
             _CHUNK,
-            f"Deterministic inference on the NPU sets {_CHUNK}={whole}: with "
-            "ASCEND_USE_FIA this SGLang answers a prompt that is cut, because it is long "
-            "or because others are prefilled with it, as if only its last part had been "
+            f"Deterministic inference on the NPU sets {_CHUNK}={whole}: the fused "
+            "attention of this SGLang answers a prompt that is cut, because it is long or "
+            "because others are prefilled with it, as if only its last part had been "
             "sent.",
         )
     return changes

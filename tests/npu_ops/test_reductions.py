@@ -159,7 +159,7 @@ def test_a_row_of_a_sum_by_halves_does_not_depend_on_others(dtype: torch.dtype) 
     rows = torch.randn(9, 1001, generator=torch.Generator().manual_seed(0)).mul_(1e3).to(dtype)
     alone = [device.cpu(device.npu(row[None]).sum(-1)) for row in rows]
     assert torch.equal(device.cpu(device.npu(rows).sum(-1)), torch.cat(alone))
-    torch.testing.assert_close(torch.cat(alone), rows.sum(-1, dtype=dtype))
+    torch.testing.assert_close(torch.cat(alone), rows.sum(-1), rtol=1e-4, atol=1e-2)
 
 
 def test_into_a_buffer() -> None:

@@ -93,6 +93,10 @@ def join_and_leave(company: Company) -> None:
     joining = [each.at(company.random.randrange(6)) for each in chosen]
     others = [company.neighbour(company.random.randrange(NEW + 6)) for _ in range(7)]
     company.compare(joining, others)
+    # One after the other, so that each batch that is merged or filtered is of another kind.
+    names = ("greedy", "seeded", "top-k", "min-p", "logit bias")
+    one_a_turn = [company.named(name).at(turn) for turn, name in enumerate(names)]
+    company.compare(one_a_turn, [company.neighbour(1, length=3, new=NEW)], first=False)
 
 
 @scenario
