@@ -39,9 +39,9 @@ busy machine, for the scenarios that were run. Written by `python -m tests.serve
 answers with wrong tokens on ascend.
 
 Open: before 0.5.9 the last digits of a greedy request's logprobs depend on whether a request of its
-batch is sampled (`at_once`): SGLang takes the logarithm of softmax there, and log_softmax where all
-are greedy. The same holds later with `--sampling-backend pytorch`, which is not run here. No token
-depends on it.
+batch is sampled (`at_once`, `join_and_leave`, `penalties`). By its code, SGLang takes the logarithm
+of softmax there, and log_softmax where all are greedy, and later releases do the same with
+`--sampling-backend pytorch`, which is not run here.
 
 """
 WORDS = {"pass": "held", "fail": "**violated**", "not-applicable": "n/a"}

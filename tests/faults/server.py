@@ -75,18 +75,10 @@ SERVER: dict[str, Fault] = {
     "parameters merged in the wrong order": _info(
         "join_and_leave", "torch.cat([self_val, other_val])", "torch.cat([other_val, self_val])"
     ),
-    "a merged batch greedy if one was": _info(
-        "join_and_leave", "self.is_all_greedy &= other", "self.is_all_greedy |= other"
-    ),
     "a merged batch without the other's min-p": _info(
         "join_and_leave",
         "self.need_min_p_sampling |= other.need_min_p_sampling",
         "self.need_min_p_sampling &= other.need_min_p_sampling",
-    ),
-    "a merged batch without the other's top-k": _info(
-        "join_and_leave",
-        "self.need_top_k_sampling |= other.need_top_k_sampling",
-        "self.need_top_k_sampling &= other.need_top_k_sampling",
     ),
     "the parameters of the first rows kept": _info(
         "join_and_leave",
@@ -97,11 +89,6 @@ SERVER: dict[str, Fault] = {
         "join_and_leave",
         "self.logit_bias, other.logit_bias, len(self), len(other), self.device",
         "other.logit_bias, self.logit_bias, len(other), len(self), self.device",
-    ),
-    "the bias of the first rows kept": _info(
-        "join_and_leave",
-        "self.logit_bias = self.logit_bias[keep_indices_device]",
-        "self.logit_bias = self.logit_bias[: len(keep_indices)]",
     ),
     "the position of a prefill one too low": _found(
         "retraction", ("runner", _PREFILLED, _PREFILLED.replace("- 1", "- 2"))
