@@ -7,12 +7,17 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 600
+OPERATORS = PurePosixPath("npu_ops/npu_ops.py")
+LONGER = 760
+"""The limit of a vendored module with every operator: it stands alone in SGLang's tree."""
 CLOSER = 400
 """The limit in the folders that a maintainer opens."""
 FOLDERS = ("codemods", *(f"src/sgl_npu_patch/{name}" for name in ("commands", "engine", "reports")))
 
 
 def limit(path: PurePosixPath) -> int:
+    if path == OPERATORS:
+        return LONGER
     return CLOSER if any(path.is_relative_to(folder) for folder in FOLDERS) else LIMIT
 
 

@@ -89,8 +89,8 @@ for use in (
     lambda: profile(),
     lambda: backend(None, []),
     lambda: decode_jpeg(x),
-    lambda: torch_npu.npu_grouped_matmul(x),
-    lambda: torch.ops.npu.npu_grouped_matmul(x),
+    lambda: torch_npu.npu_fused_matmul(x),
+    lambda: torch.ops.npu.npu_fused_matmul(x),
     lambda: torch.npu.NPUGraph(),
     lambda: torch_npu.npu.NPUGraph(),
     lambda: torch_npu.npu_no_operator(x),
@@ -109,8 +109,8 @@ torch_npu.multiprocessing.reductions.rebuild_npu_tensor is not simulated
 torch_npu.profiler.profile is not simulated
 the backend of torchair is not simulated
 torchvision.io.decode_jpeg is not simulated
-torch_npu.npu_grouped_matmul is not simulated
-'_OpNamespace' 'npu' object has no attribute 'npu_grouped_matmul'
+torch_npu.npu_fused_matmul is not simulated
+'_OpNamespace' 'npu' object has no attribute 'npu_fused_matmul'
 torch.npu.NPUGraph is not simulated
 torch.npu.NPUGraph is not simulated
 torch_npu.npu_no_operator is not simulated

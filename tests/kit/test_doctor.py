@@ -173,7 +173,7 @@ def test_machines(
 def check_what_the_mode_changes(found: dict[str, dict[str, str]]) -> None:
     for name in facts.ATEN:
         before, inside = found[f"dispatch.aten::{name}"]["found"].split(", in the mode ")
-        assert before == "registered in device.py"
+        assert before in ("registered in device.py", "no kernel of its own")
         assert inside == "registered in npu_ops.py"
     owners = ("torch.ops.npu", "torch_npu")
     for name in [f"{owner}.{name}" for owner in owners for name in facts.REBOUND]:

@@ -64,6 +64,8 @@ UPSTREAMS_PROMISE = "batch_invariant.attention_v2_is_replaced"
 OUR_PROMISES = {
     "batch_invariant.a_missing_extension_is_said",
     "batch_invariant.extension_1_is_enough",
+    "batch_invariant.softmax_is_batch_invariant",
+    "batch_invariant.sum_is_batch_invariant",
     "npu_ops.a_missing_overload_says_which_version_has_it",
     "npu_ops.log_softmax_may_be_asked_to_convert",
 }
@@ -85,6 +87,7 @@ def meaningless(version: str) -> set[str]:
         "device_dispatch.an_npu_has_its_own_key": status["device_dispatch"] == "not-needed",
         "device_dispatch.other_devices_keep_their_key": status["device_dispatch"] == "not-needed",
         UPSTREAMS_PROMISE: True,
+        "launch_guards.no_prompt_is_cut": keeps_cache,
         "launch_guards.what_nothing_replaces_is_said": not native and version not in CALLS_V2,
         "batch_invariant.without_bmm_it_alone_stays_native": version in WITHOUT_ENABLE_BMM,
         "batch_invariant.a_scoped_mode_keeps_the_choice_of_bmm": version in WITHOUT_ENABLE_BMM,

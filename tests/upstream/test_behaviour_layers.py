@@ -27,7 +27,7 @@ PROMISED = {
     "batch_invariant.attention_prefill_fia": "replaced: npu_fused_infer_attention_score;",
 }
 PROMISED_SAMPLER = {
-    "sampler.sampler_simple": "replaced: log_softmax;",
+    "sampler.sampler_simple": "replaced: softmax, log_softmax;",
     "sampler.sampler_fused": "row by row: npu_top_k_top_p;",
     "sampler.sampler_sorted": "native: cumsum (srt/layers/sampler.py:",
 }

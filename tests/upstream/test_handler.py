@@ -84,7 +84,7 @@ def test_one_phase_of_graphs_is_not_enough() -> None:
 
 
 def test_what_nothing_replaces_has_to_be_said() -> None:
-    found = _edited(DECLARED, GUARDS, "and _is_called(_NOT_REPLACED)", "and False")
+    found = _edited(DECLARED, GUARDS, "and (why := _why_not_replaced(config))", "and False")
     assert [*found] == ["launch_guards.what_nothing_replaces_is_said"]
 
 

@@ -239,7 +239,7 @@ def what_suits_in_the_environment_is_kept(subject: Subject) -> None:
 @check("launch_guards", gap=_MISSING)
 def no_prompt_is_cut(subject: Subject) -> None:
     """Where prefill attends to the new tokens only, every prompt is prefilled at once."""
-    if "radix_cache" not in subject.left_out:
+    if _keeps_radix_cache(subject):
         raise NotApplicable("prefill reads what is cached of a prompt")
     execution = new_execution(subject.package, "npu")
     result = _past_the_list(execution, chunked_prefill_size=4096, enable_mixed_chunk=True)
