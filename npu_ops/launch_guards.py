@@ -116,6 +116,29 @@ _NOT_REPLACED = "npu_fused_infer_attention_score_v2"
 _BY_HEAD_SIZE = "_can_use_tnd"
 _HEAD_SIZES = (128, 192, 256)
 
+# What a launch may ask for that nothing shows to be batch-invariant, by arguments.
+_UNSHOWN_ARGUMENTS = {
+    "quantization": ("quantised weights", ("None",)),
+    "kv_cache_dtype": (
+        "a key-value cache of another type",
+        ("None", "auto", "bf16", "bfloat16"),
+    ),
+    "enable_lora": ("LoRA", ("None", "False")),
+    "speculative_algorithm": ("speculative decoding", ("None",)),
+}
+# The same by what a model's config.json says of it, if that is not empty.
+_UNSHOWN_MODELS = {
+    "quantization_config": "quantised weights",
+    "num_experts": "a mixture of experts",
+    "num_local_experts": "a mixture of experts",
+    "n_routed_experts": "a mixture of experts",
+    "kv_lora_rank": "latent attention (MLA)",
+    "linear_num_value_heads": "linear attention",
+    "mamba_d_state": "state-space layers",
+    "vision_config": "input other than text",
+    "audio_config": "input other than text",
+}
+
 _ABSENT = object()
 _warned: set[str] = set()
 
@@ -157,7 +180,27 @@ def decide(config: Any) -> dict[str, Any]:
     _set_environment()
     if _may_run_ascend_attention(config) and (why := _why_not_replaced(config)):
         _warn_once(_NOT_REPLACED, why)
+    for feature in _unshown(config):
+        _warn_once(
+            feature,
+            f"Nothing shows that {feature} is batch-invariant on the NPU: operators "
+            "run that are not replaced, so that a request's output may depend on the "
+            "other requests of its batch. See docs/launch.md of sgl-npu-patch.",
+        )
     return changes
+
+
+def _unshown(config: Any) -> list[str]:
+    """List what this launch asks for that deterministic inference does not cover."""
+    found = [
+        feature
+        for name, (feature, covered) in _UNSHOWN_ARGUMENTS.items()
+        if str(getattr(config, name, None)) not in covered
+    ]
+    whole = _whole_model(config)
+    for model in (whole, _text_part(whole)):
+        found += [name for key, name in _UNSHOWN_MODELS.items() if model.get(key)]
+    return sorted(set(found))
 
 
 def _set_environment() -> None:
@@ -214,8 +257,8 @@ def _switch_off(
 
 def _keep_prompts_whole(config: Any) -> dict[str, Any]:
     """Keep prompts from being cut where the ascend attention cannot go on with one."""
-    # Up to 0.5.5 a mixed batch ignores what is cached, in 0.5.6 it runs an operator that
-    # is not replaced, and from 0.5.7 on it reads the cache by pages of one token.
+    # Up to 0.5.5 a mixed batch ignores what is cached, in 0.5.6 it runs an operator
+    # that is not replaced, from 0.5.7 on it reads the cache by pages of one token.
     changes = _switch_off(
         config,
         _MIXED_FLAGS,
@@ -229,9 +272,9 @@ def _keep_prompts_whole(config: Any) -> dict[str, Any]:
         _warn_once(
             _CHUNK,
             f"Deterministic inference on the NPU sets {_CHUNK}={whole}: the fused "
-            "attention of this SGLang answers a prompt that is cut, because it is long or "
-            "because others are prefilled with it, as if only its last part had been "
-            "sent.",
+            "attention of this SGLang answers a prompt that is cut, because it is long "
+            "or because others are prefilled with it, as if only its last part had "
+            "been sent.",
         )
     return changes
 
@@ -284,7 +327,7 @@ def _why_not_replaced(config: Any) -> str:
         rf"{_NOT_REPLACED}\s*(\.\w+\s*)?\(", source
     ):
         return ""
-    model = _model(config)
+    model = _text_part(_whole_model(config))
     no_counterpart = (
         "It has no batch-invariant counterpart: where it runs, a request's output may "
         "depend on the other requests of its batch."
@@ -320,8 +363,8 @@ def _attention_source() -> str | None:
         return None
 
 
-def _model(config: Any) -> dict[str, Any]:
-    """Return what the model's config.json says of its text part, nothing if unknown."""
+def _whole_model(config: Any) -> dict[str, Any]:
+    """Return what the model's config.json says, nothing if unknown."""
     path = getattr(config, "model_path", None)
     found: Any = None
     try:
@@ -333,10 +376,12 @@ def _model(config: Any) -> dict[str, Any]:
         with contextlib.suppress(Exception):
             read = transformers.PretrainedConfig.get_config_dict  # type: ignore[union-attr]
             found = read(path, revision=revision, local_files_only=True)[0]
-    if not isinstance(found, dict):
-        return {}
-    text = found.get("text_config")
-    return text if isinstance(text, dict) else found
+    return found if isinstance(found, dict) else {}
+
+
+def _text_part(model: dict[str, Any]) -> dict[str, Any]:
+    text = model.get("text_config")
+    return text if isinstance(text, dict) else model
 
 
 def _has_windows_or_sinks(model: dict[str, Any]) -> bool:

@@ -1,10 +1,10 @@
 """Make the operators of SGLang's Ascend path batch-invariant.
 
 ``enable`` puts wrappers around Ascend's batch-invariant extension in place of aten's
-matrix products, means, sums and softmax, and of the fused NPU operators that SGLang calls
-as attributes. The extension's kernels take less than aten does (reductions over the
-last axis, floating types, contiguous input), so the wrappers bring every call into that
-form and give back the shape and dtype that aten would have given.
+matrix products, means, sums and softmax, and of the fused NPU operators that SGLang
+calls as attributes. The extension's kernels take less than aten does (reductions over
+the last axis, floating types, contiguous input), so the wrappers bring every call into
+that form and give back the shape and dtype that aten would have given.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def sum_dim(
     """Add up over ``dim`` as aten::sum.dim_IntList does, over all axes if it is empty.
 
     What the extension's kernel does not take, such as integers, is added by halves: in
-    an order that only the length of a row decides, and exactly where nothing is rounded.
+    an order that only a row's length decides, and exactly where nothing is rounded.
     """
     exact = not tensor.is_floating_point() and not tensor.is_complex()
     result_dtype = dtype or (torch.int64 if exact else tensor.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from sgl_npu_patch.npu_ops.launch_guards import ENVIRONMENT
 from sgl_npu_patch.simulator import device, extension, torch_npu
 
 FOLDER = Path(__file__).parents[2] / "npu_ops"
@@ -88,3 +90,28 @@ def grad_mode(request: pytest.FixtureRequest) -> Iterator[Callable[[], Any]]:
     """Run a test under each mode that SGLang serves in."""
     with request.param():
         yield request.param
+
+
+VARIABLES = (
+    *ENVIRONMENT,
+    "ASCEND_USE_FA",
+    "SGLANG_ENABLE_TORCH_COMPILE",
+    "SGLANG_VIT_ENABLE_CUDA_GRAPH",
+    "SGLANG_USE_BREAKABLE_CUDA_GRAPH",
+)
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unset what launch_guards reads, and let nothing that it sets outlive the test."""
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+
+
+@pytest.fixture
+def launch_guards(package: str, caplog: pytest.LogCaptureFixture) -> Any:
+    """Give a fresh module."""
+    caplog.set_level(logging.WARNING)
+    return importlib.import_module(f"{package}.launch_guards")
