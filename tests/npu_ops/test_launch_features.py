@@ -10,6 +10,23 @@ from typing import Any
 
 import pytest
 
+from sgl_npu_patch.codemods.upstream.symbols import SUPPORTED
+from sgl_npu_patch.npu_ops import launch_guards as guards
+from tests.upstream.releases import release_tree
+
+
+def test_what_the_guards_know_of_sglang_is_what_sglang_has() -> None:
+    """The module stands alone in SGLang's tree, so that it names these things again."""
+    assert SUPPORTED.names == (guards._CACHED,)
+    assert SUPPORTED.modules == guards._LISTED_IN
+    package = release_tree("0.5.23") / "sglang" / "srt"
+    files = [package / "server_args.py", *sorted((package / "arg_groups").glob("*.py"))]
+    arguments = "\n".join(file.read_text("utf-8") for file in files)
+    read = {name: f".{name}" in arguments for name in guards._UNSHOWN_ARGUMENTS}
+    assert read == dict.fromkeys(guards._UNSHOWN_ARGUMENTS, True)
+    attention = (package / "hardware_backend/npu/attention/ascend_backend.py").read_text("utf-8")
+    assert f"def {guards._BY_HEAD_SIZE}(" in attention
+
 
 @pytest.mark.parametrize(
     ("arguments", "model", "said"),
